@@ -1,0 +1,1 @@
+"""The machinery that executes, checks and renders the book."""

@@ -1,0 +1,181 @@
+"""Figures of the book: one look, a caption and an alternative text each.
+
+:func:`figure` is the one way in which a chapter draws. It insists on a name, a
+caption, an alternative text and labelled axes, draws on an opaque background
+(so that dark pages work), and uses the Okabe-Ito palette, which readers with
+any of the common colour deficiencies can tell apart, together with a second
+channel: dash patterns and markers.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+
+from thousand_fingers.book.record import record_plot
+from thousand_fingers.validation import integer, real_number
+
+#: Okabe & Ito (2008), ordered so that the first three also differ in lightness.
+PALETTE = ("#0072B2", "#D55E00", "#000000", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+PAGE_WIDTH = 7.0  # inches; text of 9 pt stays 9 pt when the page is this wide
+
+_STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.labelsize": 10,
+    "axes.titlesize": 10,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "legend.fontsize": 9,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#d9d9d9",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    "svg.fonttype": "path",
+    "axes.prop_cycle": mpl.cycler(color=PALETTE) + mpl.cycler(linestyle=DASHES),
+}
+_NAME = re.compile(r"fig-[a-z0-9]+(-[a-z0-9]+)*")
+
+
+@contextmanager
+def figure(
+    name: str,
+    *,
+    caption: str,
+    alt: str,
+    columns: int = 1,
+    rows: int = 1,
+    height: float = 3.0,
+    width: float = PAGE_WIDTH,
+    axes_off: bool = False,
+    **subplots: Any,
+) -> Iterator[Any]:
+    """Draw one figure of the book inside a ``with`` block.
+
+    On leaving the block the figure is checked (every axis labelled), turned
+    into SVG, shown, and its data attached to the notebook for the drift
+    check. The rendered book reads caption and alternative text from here.
+
+    Parameters
+    ----------
+    name : str
+        Reference of the figure, ``fig-`` and lower-case words joined by
+        hyphens; the prose points to it with ``{numref}``.
+    caption : str
+        One sentence that states the message of the figure (MyST markup).
+    alt : str
+        What a reader who does not see the figure has to know: its point and
+        the decisive numbers, at least 30 characters, plain text.
+    columns, rows : int, default 1
+        Number of panels.
+    height, width : float
+        Size in inches of the whole figure.
+    axes_off : bool, default False
+        For pictures and diagrams: no axes, hence no labels demanded.
+    **subplots
+        Passed to :meth:`matplotlib.figure.Figure.subplots`, for example
+        ``sharey=True``.
+
+    Yields
+    ------
+    Axes or ndarray of Axes
+        One axes, or the array of panels.
+
+    Raises
+    ------
+    ValueError
+        If name, caption, alternative text or an axis label is missing.
+
+    Examples
+    --------
+    >>> with figure("fig-demo", caption="A line rises.",
+    ...             alt="A straight line from 0 at 0 to 1 at 1.") as ax:
+    ...     _ = ax.plot([0, 1], [0, 1])
+    ...     _ = ax.set(xlabel="x", ylabel="y")
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"name must look like 'fig-laplace-error', got {name!r}")
+    for argument, text, shortest in (("caption", caption, 10), ("alt", alt, 30)):
+        if not isinstance(text, str) or len(text.strip()) < shortest:
+            raise ValueError(f"{argument} of {name} must have at least {shortest} characters, got {text!r}")
+    integer("columns", columns, at_least=1)
+    integer("rows", rows, at_least=1)
+    real_number("height", height, above=0)
+    real_number("width", width, above=0)
+    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+        drawing = Figure(figsize=(width, height))
+        axes = drawing.subplots(rows, columns, **subplots)
+        panels = [axes] if isinstance(axes, Axes) else list(np.ravel(axes))
+        if axes_off:
+            for panel in panels:
+                panel.set_axis_off()
+        yield axes
+        for position, panel in enumerate(panels):
+            if panel.axison and panel.get_visible():
+                _require_labels(name, position, panel)
+        svg = io.BytesIO()
+        drawing.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    record_plot(name, _plotted(panels))
+    _show(svg.getvalue().decode("utf-8"), name, caption, alt)
+
+
+def _require_labels(name: str, position: int, panel: Axes) -> None:
+    shares_x = any(p is not panel and p.get_xlabel() for p in panel.get_shared_x_axes().get_siblings(panel))
+    shares_y = any(p is not panel and p.get_ylabel() for p in panel.get_shared_y_axes().get_siblings(panel))
+    for axis, label, shared in (("x", panel.get_xlabel(), shares_x), ("y", panel.get_ylabel(), shares_y)):
+        if not label and not shared:
+            raise ValueError(f"{axis} axis of panel {position} of {name} must have a label")
+
+
+def _plotted(panels: list[Axes]) -> dict[str, Any]:
+    series: dict[str, Any] = {}
+    for position, panel in enumerate(panels):
+        for i, line in enumerate(panel.get_lines()):
+            series[f"{position}.line{i}.x"] = np.asarray(line.get_xdata(orig=False), dtype=float)
+            series[f"{position}.line{i}.y"] = np.asarray(line.get_ydata(orig=False), dtype=float)
+        for i, bars in enumerate(c for c in panel.containers if isinstance(c, BarContainer)):
+            series[f"{position}.bars{i}.height"] = [bar.get_height() for bar in bars]
+            series[f"{position}.bars{i}.width"] = [bar.get_width() for bar in bars]
+        for i, points in enumerate(c for c in panel.collections if isinstance(c, PathCollection)):
+            offsets = np.ma.getdata(points.get_offsets())
+            series[f"{position}.points{i}.x"] = offsets[:, 0]
+            series[f"{position}.points{i}.y"] = offsets[:, 1]
+        for i, image in enumerate(panel.get_images()):
+            series[f"{position}.image{i}"] = np.asarray(image.get_array(), dtype=float)
+    return series
+
+
+def _show(svg: str, name: str, caption: str, alt: str) -> None:
+    try:
+        from IPython.core.getipython import get_ipython
+        from IPython.display import display
+    except ImportError:  # drawing in a script needs no IPython
+        return
+    if get_ipython() is None:
+        return
+    about = {"name": name, "caption": " ".join(caption.split()), "alt": " ".join(alt.split())}
+    display(
+        {"image/svg+xml": svg, "text/plain": about["alt"]},
+        raw=True,
+        metadata={"figure": about},
+    )
