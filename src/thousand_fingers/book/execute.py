@@ -27,6 +27,7 @@ from thousand_fingers.book.notebook import (
     parse_notebook,
     tags_of,
 )
+from thousand_fingers.book.offline import ONLINE, isolation, offline_command
 from thousand_fingers.book.project import BookError
 
 #: What every execution sees, whatever the shell around it says. One thread, so
@@ -72,7 +73,11 @@ else:
 
 @dataclass(frozen=True)
 class Job:
-    """One notebook to execute, complete in itself so that it can travel."""
+    """One notebook to execute, complete in itself so that it can travel.
+
+    ``assertion`` is Python code that must pass in the job's environment before
+    the notebook starts; ``source_hash`` names the library it was made with.
+    """
 
     name: str
     notebook: str
@@ -80,6 +85,9 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     cell_timeout: int = 600
     source_hash: str = ""
+    offline: bool = True
+    heavy: bool = False
+    assertion: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,7 @@ class Execution:
     notebook: bytes
     seconds: float
     cells: int
+    isolation: str
     failure: Failure | None = None
 
 
@@ -279,12 +288,18 @@ def _run(
     on_progress: Callable[[int, int], None] | None,
     interrupt: Interrupt | None,
 ) -> Execution:
+    environment = execution_environment(job.environment, folder)
+    if job.assertion:
+        _assert(job, environment)
     errors = Path(folder, "stderr.txt")
+    how = isolation() if job.offline else ONLINE
+    worker = [sys.executable, "-m", "thousand_fingers.book.worker", str(job_file)]
+    command, guard = offline_command(worker, how)
     with errors.open("w") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "thousand_fingers.book.worker", str(job_file)],
+            command,
             cwd=folder,
-            env=execution_environment(job.environment, folder),
+            env={**environment, **guard},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -312,7 +327,7 @@ def _run(
                 interrupt.forget(process)
     if "target" in last:
         executed = parse_notebook(Path(last["target"]).read_text(encoding="utf-8"))
-        return Execution(job.name, notebook_bytes(normalise(executed)), last["seconds"], cells)
+        return Execution(job.name, notebook_bytes(normalise(executed)), last["seconds"], cells, how)
     error = last.get("error") or {
         "cell": 0,
         "source": "",
@@ -320,7 +335,15 @@ def _run(
         "traceback": errors.read_text(encoding="utf-8", errors="replace").splitlines()[-15:],
     }
     failure = Failure(error["cell"], error["source"], error["what"], "\n".join(error["traceback"]))
-    return Execution(job.name, b"", 0.0, cells, failure)
+    return Execution(job.name, b"", 0.0, cells, how, failure)
+
+
+def _assert(job: Job, environment: Mapping[str, str]) -> None:
+    checked = subprocess.run(
+        [sys.executable, "-c", job.assertion], env=environment, capture_output=True, text=True, check=False
+    )
+    if checked.returncode:
+        raise BookError(f"{job.name} does not run as asked: {checked.stderr.strip().splitlines()[-1]}")
 
 
 def _end(process: subprocess.Popen[str]) -> None:

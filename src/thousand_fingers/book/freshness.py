@@ -173,19 +173,11 @@ class State:
         return differences(entry["inputs"], inputs_of(self._project, chapter, scale, variant))
 
     def remember(
-        self, chapter: Chapter, scale: str, variant: str, inputs: dict[str, str], output: bytes, **about: Any
+        self, chapter: Chapter, scale: str, variant: str, inputs: dict[str, str], output: bytes
     ) -> None:
         """Keep what a run was made from, and what it made."""
-        self._entries[self._key(chapter, scale, variant)] = {
-            "inputs": inputs,
-            "output": digest(output),
-            **about,
-        }
-        self.save()
-
-    def about(self, chapter: Chapter, scale: str, variant: str = "") -> dict[str, Any]:
-        """Return what is known of the last run (seconds, cells), or nothing."""
-        return dict(self._entries.get(self._key(chapter, scale, variant), {}))
+        self._entries[self._key(chapter, scale, variant)] = {"inputs": inputs, "output": digest(output)}
+        self._save()
 
     def value(self, name: str) -> Any:
         """Return a value kept under a name of its own, or ``None``."""
@@ -194,10 +186,9 @@ class State:
     def keep(self, name: str, value: Any) -> None:
         """Keep a value under a name of its own."""
         self._entries[name] = value
-        self.save()
+        self._save()
 
-    def save(self) -> None:
-        """Write the state."""
+    def _save(self) -> None:
         text = json.dumps(self._entries, indent=1, sort_keys=True)
         write_atomically(self._path, text.encode("utf-8"))
 

@@ -331,7 +331,7 @@ _CODE_DIRECTIVE = re.compile(
     r"^(?P<f>`{3,}|:{3,})\{(?:code|code-block|code-cell|literalinclude|mermaid|raw)\}.*?^(?P=f)[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
-_DIRECTIVE_LINE = re.compile(r"^\s*(?:`{3,}|:{3,})\{[\w:-]+\}", re.MULTILINE)
+_DIRECTIVE_LINE = re.compile(r"^\s*(?:`{3,}|:{3,})(?:\{[\w:-]+\}|[ ]*$)", re.MULTILINE)
 _OPTION_LINE = re.compile(r"^\s*:[\w-]+:.*$", re.MULTILINE)
 _LABEL_LINE = re.compile(r"^\([\w-]+\)=\s*$", re.MULTILINE)
 _ROLE = re.compile(r"\{[\w:-]+\}`[^`]*`")
@@ -348,8 +348,8 @@ def _prose_only(text: str) -> str:
         _CODE_DIRECTIVE,
         _COMMENT,
         _ROLE,
+        _DIRECTIVE_LINE,  # before inline code, or a box would be taken for one long code span
         _INLINE_CODE,
-        _DIRECTIVE_LINE,
         _OPTION_LINE,
         _LABEL_LINE,
         _LINK_TARGET,

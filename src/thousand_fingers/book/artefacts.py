@@ -1,0 +1,219 @@
+"""Shipped results of long runs, and the proof that they are still ours.
+
+``data/artefacts/recipes.toml`` names, for each artefact, a function of the
+library that computes one *part* of it. :func:`regenerate` computes all parts;
+the check recomputes a few, chosen by a generator seeded with the artefact's own
+digest, so that nobody can choose which.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import platform
+import tomllib
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from thousand_fingers.book.freshness import closure
+from thousand_fingers.book.project import BookError, Project, digest, find_project, write_atomically
+
+Part = dict[str, NDArray[Any]]
+_PACKAGE = "thousand_fingers"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one artefact is made.
+
+    ``function`` is ``"module:name"`` inside the package; it is called as
+    ``function(part, **arguments)`` for each part in ``range(parts)`` and
+    returns arrays of equal shape, which the artefact stacks along a new first
+    axis.
+    """
+
+    name: str
+    function: str
+    arguments: dict[str, Any]
+    parts: int
+    spot_checks: int
+    rtol: float
+
+    @property
+    def chapter(self) -> int:
+        """Number of the chapter that shows it: the first two digits of its name."""
+        return int(self.name[:2])
+
+    def resolve(self) -> Callable[..., Part]:
+        """Return the function itself."""
+        module, _, name = self.function.partition(":")
+        found: Callable[..., Part] = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
+        return found
+
+
+def recipes(project: Project) -> dict[str, Recipe]:
+    """Return the recipes of all artefacts by name.
+
+    Parameters
+    ----------
+    project : Project
+
+    Returns
+    -------
+    dict of str to Recipe
+
+    Raises
+    ------
+    BookError
+        If a recipe lacks an entry.
+    """
+    path = project.artefacts_dir / "recipes.toml"
+    if not path.is_file():
+        return {}
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    try:
+        return {
+            name: Recipe(
+                name=name,
+                function=entry["function"],
+                arguments=dict(entry.get("arguments", {})),
+                parts=int(entry["parts"]),
+                spot_checks=int(entry["spot_checks"]),
+                rtol=float(entry["rtol"]),
+            )
+            for name, entry in content.items()
+        }
+    except KeyError as error:
+        raise BookError(f"{path}: a recipe lacks {error}") from None
+
+
+def regenerate(project: Project, recipe: Recipe, executor: Executor | None = None) -> Path:
+    """Compute every part of an artefact and write it.
+
+    Parameters
+    ----------
+    project : Project
+    recipe : Recipe
+    executor : Executor, optional
+        Computes the parts; the calling process by default.
+
+    Returns
+    -------
+    Path
+        ``data/artefacts/<name>.npz``, with a JSON header.
+    """
+    mapper = map if executor is None else executor.map
+    functions = [recipe.function] * recipe.parts
+    arguments = [recipe.arguments] * recipe.parts
+    parts = list(mapper(compute_part, functions, arguments, range(recipe.parts)))
+    stacked = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
+    header = {
+        "function": recipe.function,
+        "arguments": recipe.arguments,
+        "parts": recipe.parts,
+        "modules": module_digest(project, recipe),
+        "dtype": {name: str(array.dtype) for name, array in stacked.items()},
+        "versions": {"python": platform.python_version(), "numpy": np.__version__},
+    }
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = {**stacked, "header": np.array(json.dumps(header, sort_keys=True))}
+    np.savez_compressed(buffer, **arrays)
+    target = project.artefacts_dir / f"{recipe.name}.npz"
+    write_atomically(target, buffer.getvalue())
+    return target
+
+
+def compute_part(function: str, arguments: Mapping[str, Any], part: int) -> Part:
+    """Compute one part of an artefact, on whatever machine this is.
+
+    Parameters
+    ----------
+    function : str
+        ``"module:name"`` inside the package.
+    arguments : mapping
+    part : int
+
+    Returns
+    -------
+    dict of str to ndarray
+    """
+    return Recipe("", function, {}, 1, 0, 0.0).resolve()(part, **arguments)
+
+
+def load_artefact(name: str) -> Part:
+    """Return the arrays of an artefact, for a chapter to show.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"04_audit_validity"``.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Read with pickling refused.
+
+    Raises
+    ------
+    BookError
+        If there is no artefact of that name.
+    """
+    path = find_project().artefacts_dir / f"{name}.npz"
+    if not path.is_file():
+        raise BookError(f"no artefact {name!r}: make it with `fingers regenerate {name[:2]}`")
+    with np.load(path, allow_pickle=False) as content:
+        return {key: content[key] for key in content.files if key != "header"}
+
+
+def artefact_problems(project: Project, recipe: Recipe) -> list[str]:
+    """Check that an artefact is there, is not stale, and can be recomputed.
+
+    Parameters
+    ----------
+    project : Project
+    recipe : Recipe
+
+    Returns
+    -------
+    list of str
+        One line for each problem.
+    """
+    path = project.artefacts_dir / f"{recipe.name}.npz"
+    again = f"run `fingers regenerate {recipe.chapter}`"
+    if not path.is_file():
+        return [f"artefact {recipe.name} is missing: {again}"]
+    content = path.read_bytes()
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        header = json.loads(str(stored["header"]))
+        arrays = {key: stored[key] for key in stored.files if key != "header"}
+    if header["modules"] != module_digest(project, recipe):
+        return [f"artefact {recipe.name} is stale, the modules that made it changed: {again}"]
+    if (header["function"], header["arguments"], header["parts"]) != (
+        recipe.function,
+        recipe.arguments,
+        recipe.parts,
+    ):
+        return [f"artefact {recipe.name} was made by another recipe: {again}"]
+    rng = np.random.default_rng(int(digest(content)[:16], 16))
+    problems = []
+    for part in rng.choice(recipe.parts, size=min(recipe.spot_checks, recipe.parts), replace=False):
+        fresh = compute_part(recipe.function, recipe.arguments, int(part))
+        for key, array in arrays.items():
+            if not np.allclose(fresh[key], array[part], rtol=recipe.rtol, atol=0, equal_nan=True):
+                problems.append(f"artefact {recipe.name}: part {part} of {key} does not come out again")
+    return problems
+
+
+def module_digest(project: Project, recipe: Recipe) -> str:
+    """Return the digest of the modules that an artefact is made by."""
+    package_dir = project.source_dir / _PACKAGE
+    module = recipe.function.partition(":")[0]
+    files = closure([module], package_dir)
+    return digest(b"".join(name.encode() + files[name].read_bytes() for name in sorted(files)))
