@@ -94,7 +94,9 @@ def visible_text(cell: Cell) -> str:
             continue
         else:
             data = output.get("data", {})
-            parts += [str(data[mime]) for mime in ("text/plain", "text/html", "text/markdown") if mime in data]
+            parts += [
+                str(data[mime]) for mime in ("text/plain", "text/html", "text/markdown") if mime in data
+            ]
     return "\n".join(parts)
 
 
@@ -106,7 +108,9 @@ def _record_drift(old: Record, new: Record, approximate: bool) -> list[str]:
     if old.kind == "statistical":
         low, high = old.about["interval"]
         if not all(map(_close, old.about["interval"], new.about["interval"])):
-            return [f"record {old.name} changed its interval: {old.about['interval']} -> {new.about['interval']}"]
+            return [
+                f"record {old.name} changed its interval: {old.about['interval']} -> {new.about['interval']}"
+            ]
         if not low <= float(new.value) <= high:
             return [f"record {old.name} left its interval [{low}, {high}]: {new.value}"]
         return []

@@ -128,7 +128,7 @@ class Interrupt:
                 _end(process)
 
     def forget(self, process: subprocess.Popen[str]) -> None:
-        """A process has ended by itself."""
+        """Drop a process that has ended by itself."""
         with self._lock:
             self._processes.discard(process)
 
@@ -271,7 +271,9 @@ def execution_environment(extra: Mapping[str, str], folder: str) -> dict[str, st
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "JUPYTER", "IPYTHON", "MPL", "ATEN_", "ONEDNN_", "NPY_", "MKL_", "OMP_"))
+        if not name.startswith(
+            ("PYTHON", "JUPYTER", "IPYTHON", "MPL", "ATEN_", "ONEDNN_", "NPY_", "MKL_", "OMP_")
+        )
     }
     private = {
         "IPYTHONDIR": str(Path(folder, "ipython")),
@@ -363,11 +365,11 @@ def _same_library(job: Job) -> None:
 
 
 def _without_outputs(notebook: Notebook) -> Notebook:
-    bare = json.loads(json.dumps(notebook))
+    bare: Notebook = json.loads(json.dumps(notebook))
     for position, cell in enumerate(bare["cells"]):
         cell.setdefault("id", f"cell-{position}")
         if cell["cell_type"] == "code":
             cell["outputs"], cell["execution_count"] = [], None
     bare["nbformat_minor"] = 5
     bare["metadata"].pop("papermill", None)
-    return bare  # type: ignore[no-any-return]
+    return bare

@@ -142,7 +142,9 @@ def library_digest() -> str:
     """Return the digest of the whole installed library."""
     package_dir = Path(__file__).resolve().parents[1]
     files = sorted(package_dir.rglob("*.py"))
-    return digest(b"".join(f"{f.relative_to(package_dir).as_posix()}\0".encode() + f.read_bytes() for f in files))
+    return digest(
+        b"".join(f"{f.relative_to(package_dir).as_posix()}\0".encode() + f.read_bytes() for f in files)
+    )
 
 
 class State:

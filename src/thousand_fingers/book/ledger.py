@@ -210,7 +210,9 @@ def _claim(path: Path, key: str, entry: Any) -> Claim:
         if not (isinstance(interval, list) and len(interval) == 2 and interval[0] <= interval[1]):
             raise BookError(f"{where} interval must be [low, high], got {interval!r}")
         if not 0 < entry["false_alarm"] <= MAX_FALSE_ALARM:
-            raise BookError(f"{where} false_alarm must be > 0 and <= {MAX_FALSE_ALARM}, got {entry['false_alarm']}")
+            raise BookError(
+                f"{where} false_alarm must be > 0 and <= {MAX_FALSE_ALARM}, got {entry['false_alarm']}"
+            )
         entry = {**entry, "interval": (float(interval[0]), float(interval[1]))}
     elif not isinstance(entry["value"], int | float | str) or isinstance(entry["value"], bool):
         raise BookError(f"{where} value must be a number or a text, got {entry['value']!r}")

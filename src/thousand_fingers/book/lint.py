@@ -72,7 +72,9 @@ def lint_sources(notebook: Notebook) -> list[str]:
         parameter_cells += "parameters" in tags_of(cell)
         lines = [line for line in cell["source"].splitlines() if line.strip()]
         if len(lines) > MAX_CELL_LINES:
-            problems.append(f"{where} has {len(lines)} lines, more than {MAX_CELL_LINES}: move the algorithm to src")
+            problems.append(
+                f"{where} has {len(lines)} lines, more than {MAX_CELL_LINES}: move the algorithm to src"
+            )
         problems += [f"{where} uses {what}" for what in _matches(_FORBIDDEN_SOURCE, cell["source"])]
         problems += [f"{where} carries the tag {tag}" for tag in _FORBIDDEN_TAGS if tag in tags_of(cell)]
     if parameter_cells != 1:
@@ -141,7 +143,9 @@ def lint_prose(
     return [m.group().strip() for m in _NUMBER.finditer(prose) if _is_naked(m.group())]
 
 
-def lint_quotes(text: str, records: Mapping[str, Mapping[str, Record]], here: str, cell: int | None) -> list[str]:
+def lint_quotes(
+    text: str, records: Mapping[str, Mapping[str, Record]], here: str, cell: int | None
+) -> list[str]:
     """Check that each quoted figure exists and is visible above.
 
     Parameters

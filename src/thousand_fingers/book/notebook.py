@@ -243,14 +243,17 @@ def records_of(notebook: Notebook) -> dict[str, Record]:
             if name is None:
                 continue
             if name in records:
-                raise BookError(f"the figure {name} is recorded twice, in cells {records[name].cell} and {position}")
+                raise BookError(
+                    f"the figure {name} is recorded twice, in cells {records[name].cell} and {position}"
+                )
             value = ast.literal_eval(output["data"][MIME_PREFIX + "text/plain"])
             records[name] = Record(name, value, output["metadata"].get("record", {"kind": "text"}), position)
     return records
 
 
 _BOX = re.compile(
-    r"^(?P<fence>`{3,}|:{3,})\{admonition\} (?P<title>[^\n]+)\n:class: (?P<class>[a-z -]+)\n(?P<body>.*?)^(?P=fence)[ ]*$",
+    r"^(?P<fence>`{3,}|:{3,})\{admonition\} (?P<title>[^\n]+)\n"
+    r":class: (?P<class>[a-z -]+)\n(?P<body>.*?)^(?P=fence)[ ]*$",
     re.MULTILINE | re.DOTALL,
 )
 _FIELD = re.compile(r"^- \*\*(?P<name>[^*\n]+)\*\*: (?P<text>.*?)(?=^- \*\*|\Z)", re.MULTILINE | re.DOTALL)

@@ -16,11 +16,10 @@ from thousand_fingers.book.ledger import FAILS, QUOTED, Claim, Verdict
 from thousand_fingers.book.lint import CORRECTION_FIELDS, CORRECTION_TITLE, THREAT_MODEL_FIELDS
 from thousand_fingers.book.notebook import Notebook, Record, boxes_of, records_of, title_of
 from thousand_fingers.book.record import MIME_PREFIX, shown
-from thousand_fingers.book.timings import Timings
+from thousand_fingers.book.timings import CHECK_PHASE, DATA_PHASE, RUN_PHASE, Timings
 
 EVERY_FIGURE = "every_figure.ipynb"
-#: Names of the phases in ``timings.json``, and the mark that the builder replaces.
-DATA_PHASE, RUN_PHASE, CHECK_PHASE, RENDER_PHASE = "data", "run", "check", "render"
+#: Stands on the status page until the pages are built and the number is known.
 RENDER_SECONDS = "RENDERSECONDS"
 MEASURED = "measured"
 _INTERVAL_MEASURED = "inside its interval"
@@ -136,7 +135,9 @@ def threat_models_page(results: list[ChapterResult]) -> str:
     for result in results:
         for box in boxes_of(result.notebook, "threat-model"):
             lines += [f"## [{result.title}](./{result.file})", ""]
-            lines += [f"{name}\n: {_quoting(box.fields[name], result.file)}\n" for name in THREAT_MODEL_FIELDS]
+            lines += [
+                f"{name}\n: {_quoting(box.fields[name], result.file)}\n" for name in THREAT_MODEL_FIELDS
+            ]
     return "\n".join(lines) + "\n"
 
 

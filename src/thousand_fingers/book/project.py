@@ -118,9 +118,7 @@ class Project:
         chosen = []
         for wanted in selection:
             name = Path(wanted).name.removesuffix(".ipynb")
-            found = [
-                c for c in every if name == c.name or (name.isdecimal() and int(name) == c.number)
-            ]
+            found = [c for c in every if name == c.name or (name.isdecimal() and int(name) == c.number)]
             if not found:
                 known = ", ".join(f"{c.number} ({c.name})" for c in every) or "none"
                 raise BookError(f"no chapter {wanted!r}; the chapters are: {known}")

@@ -23,7 +23,6 @@ from thousand_fingers.book.ledger import judge, read_ledger
 from thousand_fingers.book.notebook import read_notebook, records_of
 from thousand_fingers.book.pages import (
     EVERY_FIGURE,
-    RENDER_PHASE,
     RENDER_SECONDS,
     ChapterResult,
     corrections_page,
@@ -33,7 +32,7 @@ from thousand_fingers.book.pages import (
     threat_models_page,
 )
 from thousand_fingers.book.project import BookError, Project, digest, write_atomically
-from thousand_fingers.book.timings import Timings
+from thousand_fingers.book.timings import RENDER_PHASE, Timings
 
 #: Pages that Sphinx adds to those of the table of contents.
 EXTRA_PAGES = {"404.html", "genindex.html", "index.html", "search.html"}
@@ -219,4 +218,3 @@ def _fill_in_rendering_time(html: Path, timings: Timings) -> None:
 
 def _count_pages(html: Path) -> int:
     return sum("_static" not in p.parts for p in html.rglob("*.html"))
-

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from thousand_fingers.book.drift import ONE_MACHINE, without_cells
-from thousand_fingers.book.execute import BASELINE_CHECK, BASELINE_VECTORS, Execution, Failure, Interrupt, Job, execute
+from thousand_fingers.book.execute import (
+    BASELINE_CHECK,
+    BASELINE_VECTORS,
+    Execution,
+    Failure,
+    Interrupt,
+    Job,
+    execute,
+)
 from thousand_fingers.book.freshness import State, inputs_of, library_digest
 from thousand_fingers.book.notebook import needs_of, notebook_bytes, read_notebook
 from thousand_fingers.book.project import BookError, Chapter, Project, write_atomically
@@ -37,13 +45,13 @@ class Listener:
     """Told what happens during a run; the command line shows it."""
 
     def started(self, chapter: Chapter, why: list[str]) -> None:
-        """A chapter was handed to a worker."""
+        """Hear that a chapter was handed to a worker."""
 
     def progress(self, chapter: Chapter, done: int, of: int) -> None:
-        """A cell finished (local runs only)."""
+        """Hear that a cell finished (local runs only)."""
 
     def finished(self, outcome: Outcome) -> None:
-        """A chapter is fresh, was executed, or failed."""
+        """Hear that a chapter is fresh, was executed, or failed."""
 
 
 def run(
@@ -102,10 +110,9 @@ def run(
     for chapter in chapters:
         why = state.why_stale(chapter, scale, variant) or (["asked for"] if fresh else [])
         if why:
-            waiting.append((chapter, _job(project, chapter, scale, variant, offline), why))
+            waiting.append((chapter, _job(chapter, scale, variant, offline), why))
         else:
-            known = timings.get(_timing_key(chapter, scale, variant))
-            outcomes[chapter.name] = Outcome(chapter, "fresh", [], **known)
+            outcomes[chapter.name] = Outcome(chapter, "fresh", [])
             listener.finished(outcomes[chapter.name])
     # Longest first, so that the last worker to finish does not finish alone.
     waiting.sort(key=lambda item: -timings.seconds(_timing_key(item[0], scale, variant)))
@@ -171,18 +178,18 @@ def _keep(
     variant: str,
     why: list[str],
 ) -> Outcome:
-    about = {"cells": execution.cells, "isolation": execution.isolation}
     if execution.failure:
-        return Outcome(chapter, "failed", why, failure=execution.failure, **about)
+        return Outcome(chapter, "failed", why, failure=execution.failure)
     target = project.executed(chapter, scale, variant)
     inputs = inputs_of(project, chapter, scale, variant)
     write_atomically(target, execution.notebook)
     state.remember(chapter, scale, variant, inputs, execution.notebook)
-    timings.keep(_timing_key(chapter, scale, variant), execution.seconds, **about)
-    return Outcome(chapter, "executed", why, execution.seconds, **about)
+    cells, isolation = execution.cells, execution.isolation
+    timings.keep(_timing_key(chapter, scale, variant), execution.seconds, cells=cells, isolation=isolation)
+    return Outcome(chapter, "executed", why, execution.seconds, cells, isolation)
 
 
-def _job(project: Project, chapter: Chapter, scale: str, variant: str, offline: bool) -> Job:
+def _job(chapter: Chapter, scale: str, variant: str, offline: bool) -> Job:
     notebook = read_notebook(chapter.path)
     if variant:
         notebook = without_cells(notebook, ONE_MACHINE)
@@ -227,7 +234,7 @@ def cluster(address: str) -> Iterator[Executor]:
     try:
         from distributed import Client, Security
     except ImportError:
-        raise BookError("--executor needs Dask: pip install 'thousand-fingers[test]' or pip install distributed") from None
+        raise BookError("--executor needs Dask: pip install distributed") from None
     security = Security() if address.startswith("tls://") else None
     try:
         client = Client(address, security=security, timeout=10)

@@ -7,6 +7,9 @@ from typing import Any
 
 from thousand_fingers.book.project import Project, write_atomically
 
+#: The phases of ``make book``.
+DATA_PHASE, RUN_PHASE, CHECK_PHASE, RENDER_PHASE = "data", "run", "check", "render"
+
 
 class Timings:
     """How long each chapter and each phase took, the last time it ran."""

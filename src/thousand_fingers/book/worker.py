@@ -35,7 +35,9 @@ def main(job_file: str) -> int:
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    total = sum(cell["cell_type"] == "code" for cell in json.loads(Path(job["source"]).read_text("utf-8"))["cells"])
+    total = sum(
+        cell["cell_type"] == "code" for cell in json.loads(Path(job["source"]).read_text("utf-8"))["cells"]
+    )
     done = 0
 
     def after_cell(cell: Any, **_: Any) -> None:
@@ -71,10 +73,24 @@ def main(job_file: str) -> int:
         return 1
     except CellTimeoutError:
         limit = job["cell_timeout"]
-        _say(error={"cell": done + 1, "source": "", "what": f"the cell ran longer than {limit} s", "traceback": []})
+        _say(
+            error={
+                "cell": done + 1,
+                "source": "",
+                "what": f"the cell ran longer than {limit} s",
+                "traceback": [],
+            }
+        )
         return 1
     except DeadKernelError:
-        _say(error={"cell": done + 1, "source": "", "what": "the kernel died (out of memory?)", "traceback": []})
+        _say(
+            error={
+                "cell": done + 1,
+                "source": "",
+                "what": "the kernel died (out of memory?)",
+                "traceback": [],
+            }
+        )
         return 1
     _say(target=job["target"], seconds=time.perf_counter() - started)
     return 0
