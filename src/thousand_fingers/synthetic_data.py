@@ -55,9 +55,10 @@ class NoisyMarginals:
         """The guarantee in one sentence: what is protected, against what, at which price."""
         k = len(self.one_way) + len(self.two_way)
         return (
-            f"epsilon = {self.epsilon:g} (pure, delta = 0); unit of privacy: one row; neighbouring tables "
-            f"differ by adding or removing one row; {k} marginals measured with discrete Laplace noise of "
-            f"scale {float(self.scale):g}; domain and list of marginals declared, not read from the data"
+            f"epsilon = {self.epsilon!r} (pure, delta = 0); unit of privacy: one row; neighbouring tables "
+            f"differ by adding or removing one row; {k} marginals measured with exact discrete Laplace noise "
+            f"of scale {float(self.scale):g}; domain and list of marginals declared, not read from the data; "
+            "pseudo-random generator, not a cryptographic one"
         )
 
 
@@ -425,9 +426,9 @@ def synthesize(
     >>> made.table.shape
     (500, 2)
     >>> print(made.statement)  # doctest: +NORMALIZE_WHITESPACE
-    epsilon = 1 (pure, delta = 0); unit of privacy: one row; neighbouring tables differ by adding or
-    removing one row; 3 marginals measured with discrete Laplace noise of scale 3; domain and list of
-    marginals declared, not read from the data
+    epsilon = 1.0 (pure, delta = 0); unit of privacy: one row; neighbouring tables differ by adding or
+    removing one row; 3 marginals measured with exact discrete Laplace noise of scale 3; domain and list
+    of marginals declared, not read from the data; pseudo-random generator, not a cryptographic one
     """
     if n_rows is not None:
         n_rows = integer("n_rows", n_rows, at_least=0)
@@ -531,11 +532,12 @@ def _denoise(counts: NDArray, target: NDArray[np.float64], variance: float) -> N
     """Pull counts towards a target as far as noise explains the distance, then make them non-negative.
 
     For independent Laplace noise the squared distance has mean K * variance and
-    variance 5 * K * variance^2 over K counts. Distance up to three standard
-    deviations above the mean counts as noise.
+    variance 5 * K * variance^2 over K counts. What lies within two standard
+    deviations of the mean counts as noise, so that without a signal nothing
+    but the target is usually left.
     """
     distance = float(((counts - target) ** 2).sum())
-    noise = (counts.size + 3 * math.sqrt(5 * counts.size)) * variance
+    noise = (counts.size + 2 * math.sqrt(5 * counts.size)) * variance
     kept = 1 - noise / distance if distance > noise else 0.0
     return _project(target + kept * (counts - target), target.sum())
 

@@ -1,0 +1,476 @@
+"""The low-bit attack is exhaustive, and the audits are valid and strong enough to catch half the noise."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from thousand_fingers.auditing import (
+    Audit,
+    Interval,
+    _laplace_of_uniform,
+    audit_epsilon,
+    clopper_pearson,
+    epsilon_lower_bound,
+    gaussian_audit,
+    impossible_under,
+    one_run_epsilon,
+)
+from thousand_fingers.mechanisms import (
+    analytic_gaussian_std,
+    discrete_laplace_mechanism,
+    gaussian_epsilon,
+    laplace_mechanism,
+)
+
+FALSE_ALARM = 1e-6  # of each statistical check below
+LAST_K = 2**53 - 1
+
+
+# ---------------------------------------------------------------- low bits
+
+
+def test_chosen_uniforms_drive_the_installed_sampler():
+    """The replay returns what Generator.laplace returned, when given the uniforms that it used."""
+    for count, scale in ((0, 1.0), (412, 10.0), (-7.3, 0.1)):
+        uniforms = np.random.default_rng(3).random(5000)
+        k = (uniforms * 2**53).astype(np.int64)
+        drawn = np.random.default_rng(3).laplace(count, scale, size=5000)
+        np.testing.assert_array_equal(_laplace_of_uniform(k, count, scale), drawn)
+
+
+def test_sampler_output_never_decreases_with_the_uniform():
+    """The premise of the bisection, tried where it is tightest: V log V extreme, one half, both ends."""
+    places = [1, 2**20, int(LAST_K / 2 / math.e), 2**52, int(LAST_K * (1 - 1 / 2 / math.e)), LAST_K - 4000]
+    random = np.random.default_rng(0).integers(1, LAST_K - 4000, size=20)
+    for start in [*places, *random]:
+        k = np.clip(np.arange(start - 2000, start + 4000), 1, LAST_K)
+        for count, scale in ((0, 1.0), (11, 10.0), (411, 0.1)):
+            assert (np.diff(_laplace_of_uniform(k, count, scale)) >= 0).all()
+
+
+def _laplace_by_formula(k: int, count: float) -> float:
+    """Scale 1, where a fused multiply-add would change nothing."""
+    u = k / 2**53
+    return count - math.log(2.0 - u - u) if u >= 0.5 else count + math.log(u + u)
+
+
+@pytest.mark.case("DP-21")
+def test_bisection_agrees_with_a_search_of_every_uniform_in_the_neighbourhood():
+    """Oracle: the sampler's formula in plain Python, for 1,201 uniforms around the analytical inverse."""
+    rng = np.random.default_rng(5)
+    outputs = rng.laplace(1, 1.0, size=150)
+    for count in (0, 1, 2):
+        expected = []
+        for x in outputs:
+            z = float(x) - count
+            u = math.exp(z) / 2 if z < 0 else 1 - math.exp(-z) / 2
+            near = range(max(1, int(u * 2**53) - 600), min(LAST_K, int(u * 2**53) + 600) + 1)
+            expected.append(all(_laplace_by_formula(k, count) != x for k in near))
+        np.testing.assert_array_equal(impossible_under(outputs, count=count, scale=1.0), expected)
+        assert np.mean(expected) == 0 if count == 1 else 0.4 < np.mean(expected) < 1
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    count=st.integers(-(10**6), 10**6),
+    scale=st.floats(1e-3, 1e4),
+    seed=st.integers(0, 2**32),
+)
+@example(count=0, scale=1.0, seed=0)
+def test_every_release_is_possible_under_its_own_count(count, scale, seed):
+    outputs = np.random.default_rng(seed).laplace(count, scale, size=20)
+    assert not impossible_under(outputs, count=count, scale=scale).any()
+
+
+def test_first_and_last_uniform_are_reachable_and_the_doubles_beyond_them_are_not():
+    ends = _laplace_of_uniform(np.array([1, LAST_K]), 0, 1.0)
+    assert ends[0] == math.log(2**-52)
+    assert not impossible_under(ends, count=0, scale=1.0).any()
+    beyond = np.array([np.nextafter(ends[0], -np.inf), np.nextafter(ends[1], np.inf), 1e300, -1e300])
+    assert impossible_under(beyond, count=0, scale=1.0).all()
+
+
+# Share of releases impossible under the neighbour: 1,500 draws a side, reported to 0.1 %.
+MEASURED_ELSEWHERE = {
+    (0, 1, 1.0): 0.806,
+    (0, 1, 10.0): 0.803,
+    (0, 1, 0.1): 0.999,
+    (1, 2, 1.0): 0.602,
+    (1, 2, 10.0): 0.786,
+    (1, 2, 0.1): 0.999,
+    (10, 11, 1.0): 0.113,
+    (10, 11, 10.0): 0.574,
+    (10, 11, 0.1): 0.987,
+    (411, 412, 1.0): 0.006,
+    (411, 412, 10.0): 0.024,
+    (411, 412, 0.1): 0.789,
+}
+
+
+@pytest.mark.case("DP-21")
+@pytest.mark.parametrize(("count", "neighbour", "scale"), MEASURED_ELSEWHERE)
+def test_naive_laplace_gives_the_count_away_as_often_as_measured_elsewhere(count, neighbour, scale):
+    rng = np.random.default_rng(21)
+    n = 2000
+    here = rng.laplace(count, scale, size=n)
+    there = rng.laplace(neighbour, scale, size=n)
+    certain = np.concatenate(
+        [
+            impossible_under(here, count=neighbour, scale=scale),
+            impossible_under(there, count=count, scale=scale),
+        ]
+    ).sum()
+    published = MEASURED_ELSEWHERE[count, neighbour, scale]
+    # Two binomial proportions of 4,000 and 3,000 releases: exact test of equality.
+    p_value = stats.fisher_exact(
+        [[certain, 2 * n - certain], [round(published * 3000), 3000 - round(published * 3000)]]
+    ).pvalue
+    assert p_value > FALSE_ALARM
+    assert not impossible_under(here, count=count, scale=scale).any()
+    assert not impossible_under(there, count=neighbour, scale=scale).any()
+
+
+@pytest.mark.case("DP-21")
+def test_integer_mechanism_gives_nothing_away():
+    rng = np.random.default_rng(0)
+    released = discrete_laplace_mechanism(0, epsilon=1.0, rng=rng, size=2000)
+    assert np.asarray(released).dtype == np.int64
+    assert not impossible_under(released, count=1, scale=1.0).any()
+    # Not a convention: whatever is frequent under one count occurs under the other.
+    other = discrete_laplace_mechanism(1, epsilon=1.0, rng=rng, size=2000)
+    values, times = np.unique(released, return_counts=True)
+    frequent = values[times >= 60]  # expected >= 60/e = 22 times: absent with probability < e^-22 each
+    assert frequent.size >= 5
+    assert np.isin(frequent, other).all()
+
+
+def test_impossible_under_keeps_shapes_and_refuses_what_lost_its_low_bits():
+    assert impossible_under(np.zeros((2, 3)), count=0, scale=1.0).shape == (2, 3)
+    assert impossible_under([], count=0, scale=1.0).shape == (0,)
+    assert not impossible_under(0.0, count=0, scale=1.0)  # U = 1/2 gives exactly the count
+    with pytest.raises(TypeError, match="outputs must hold float64 numbers or integers, got dtype float32"):
+        impossible_under(np.zeros(3, dtype=np.float32), count=0, scale=1.0)
+    with pytest.raises(ValueError, match="scale must be > 0, got 0"):
+        impossible_under([1.0], count=0, scale=0)
+    with pytest.raises(ValueError, match="outputs must be finite"):
+        impossible_under([math.nan], count=0, scale=1.0)
+    with pytest.raises(ValueError, match="count must be finite"):
+        impossible_under([1.0], count=math.inf, scale=1.0)
+
+
+# ---------------------------------------------------------------- intervals
+
+
+@given(trials=st.integers(1, 500), data=st.data(), confidence=st.floats(0.5, 0.9999))
+def test_clopper_pearson_equals_the_inverted_binomial_test(trials, data, confidence):
+    successes = data.draw(st.integers(0, trials))
+    test = stats.binomtest(successes, trials)
+    ours = clopper_pearson(successes, trials, confidence)
+    theirs = test.proportion_ci(confidence, method="exact")
+    assert ours == pytest.approx((theirs.low, theirs.high), rel=1e-9, abs=1e-12)
+    for side, alternative in (("lower", "greater"), ("upper", "less")):
+        one_sided = stats.binomtest(successes, trials, alternative=alternative).proportion_ci(confidence)
+        assert clopper_pearson(successes, trials, confidence, side=side) == pytest.approx(
+            (one_sided.low, one_sided.high), rel=1e-9, abs=1e-12
+        )
+
+
+@pytest.mark.parametrize("side", ["both", "lower", "upper"])
+def test_clopper_pearson_covers_every_probability_exactly(side):
+    """Coverage computed by summing the binomial, no simulation."""
+    n = 30
+    intervals = [clopper_pearson(k, n, 0.9, side=side) for k in range(n + 1)]
+    for p in np.linspace(0.001, 0.999, 300):
+        pmf = stats.binom.pmf(np.arange(n + 1), n, p)
+        covered = np.array([low <= p <= high for low, high in intervals])
+        assert pmf[covered].sum() >= 0.9
+
+
+def test_clopper_pearson_ends_and_refusals():
+    assert clopper_pearson(0, 10).low == 0.0
+    assert clopper_pearson(10, 10).high == 1.0
+    assert clopper_pearson(0, 10, side="upper").high == pytest.approx(1 - 0.05 ** (1 / 10))
+    assert isinstance(clopper_pearson(3, 10), Interval)
+    with pytest.raises(ValueError, match="successes must be >= 0 and <= 10, got 11"):
+        clopper_pearson(11, 10)
+    with pytest.raises(ValueError, match="trials must be >= 1, got 0"):
+        clopper_pearson(0, 0)
+    with pytest.raises(ValueError, match="confidence must be > 0 and < 1, got 1"):
+        clopper_pearson(1, 2, 1)
+    with pytest.raises(ValueError, match="side must be one of"):
+        clopper_pearson(1, 2, side="left")
+    with pytest.raises(TypeError, match="successes must be an integer"):
+        clopper_pearson(1.0, 2)
+
+
+# ---------------------------------------------------------------- one threshold
+
+
+def test_epsilon_lower_bound_by_hand():
+    """No error in n trials: the upper limit of each rate at level 0.975 is 1 - 0.025^(1/n)."""
+    limit = 1 - 0.025 ** (1 / 100)
+    assert epsilon_lower_bound(0, 100, 0, 100) == pytest.approx(math.log((1 - limit) / limit))
+    assert epsilon_lower_bound(0, 100, 0, 100, delta=0.1) == pytest.approx(math.log((0.9 - limit) / limit))
+    assert epsilon_lower_bound(50, 100, 50, 100) == 0.0
+    assert epsilon_lower_bound(100, 100, 100, 100) == 0.0
+
+
+def test_epsilon_lower_bound_uses_both_directions():
+    """Many false alarms but no miss: the evidence is in the second inequality."""
+    fpr = clopper_pearson(400, 1000, 0.975, side="upper").high
+    fnr = clopper_pearson(0, 1000, 0.975, side="upper").high
+    expected = math.log((1 - fpr) / fnr)
+    assert expected > math.log((1 - fnr) / fpr)
+    assert epsilon_lower_bound(400, 1000, 0, 1000) == pytest.approx(expected)
+    assert epsilon_lower_bound(0, 1000, 400, 1000) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.0), (1.0, 0.0), (2.0, 0.0), (1.0, 0.05)])
+def test_epsilon_lower_bound_is_valid_at_its_confidence_exactly(epsilon, delta):
+    """The worst attacker that (epsilon, delta) allows exceeds the truth with probability <= 5 %, summed."""
+    n = 60
+    fpr = fnr = (1 - delta) / (1 + math.exp(epsilon))
+    errors = np.arange(n + 1)
+    exceeds = np.array(
+        [[epsilon_lower_bound(fp, n, fn, n, delta=delta) > epsilon for fn in errors] for fp in errors]
+    )
+    p = np.outer(stats.binom.pmf(errors, n, fpr), stats.binom.pmf(errors, n, fnr))
+    failure = p[exceeds].sum()
+    assert 0 < failure <= 0.05
+
+
+@given(
+    n=st.integers(1, 200),
+    data=st.data(),
+    delta=st.floats(0, 0.5),
+)
+def test_epsilon_lower_bound_falls_with_delta_and_with_confidence(n, data, delta):
+    fp = data.draw(st.integers(0, n))
+    fn = data.draw(st.integers(0, n))
+    base = epsilon_lower_bound(fp, n, fn, n, confidence=0.9)
+    assert 0 <= epsilon_lower_bound(fp, n, fn, n, confidence=0.9, delta=delta) <= base
+    assert epsilon_lower_bound(fp, n, fn, n, confidence=0.99) <= base
+
+
+# ---------------------------------------------------------------- two samples
+
+
+def _laplace(count: int, epsilon: float, n: int, rng: np.random.Generator) -> np.ndarray:
+    return laplace_mechanism(count, sensitivity=1, epsilon=epsilon, rng=rng, size=n)
+
+
+def _integer(count: int, epsilon: float, n: int, rng: np.random.Generator) -> np.ndarray:
+    return discrete_laplace_mechanism(count, epsilon=epsilon, rng=rng, size=n)
+
+
+def _bounds(mechanism, epsilon: float, n: int, seeds: range, **options) -> np.ndarray:
+    values = []
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        releases = mechanism(412, epsilon, n, rng), mechanism(411, epsilon, n, rng)
+        values.append(audit_epsilon(*releases, **options).epsilon_lower_bound)
+    return np.array(values)
+
+
+@pytest.mark.parametrize("mechanism", [_laplace, _integer])
+@pytest.mark.parametrize("options", [{}, {"thresholds": [410.5, 411.5, 412.5]}, {"confidence": 0.5}])
+def test_audit_of_a_correct_mechanism_exceeds_the_truth_no_more_often_than_stated(mechanism, options):
+    bounds = _bounds(mechanism, 1.0, 300, range(400), **options)
+    allowed = stats.binom.isf(FALSE_ALARM, 400, 1 - options.get("confidence", 0.95))
+    assert (bounds > 1.0).sum() <= allowed
+    assert bounds.mean() > 0.3  # valid, but not by saying nothing
+
+
+@pytest.mark.parametrize("mechanism", [_laplace, _integer])
+def test_laplace_noise_halved_is_caught_by_audit(mechanism):
+    """Claimed epsilon = 1, noise of epsilon = 2, n = 1000 a side. Over 400 other seeds the smallest
+    bound was 1.26 with a mean of 1.62: 1 is five standard deviations below the mean."""
+    assert (_bounds(mechanism, 2.0, 1000, range(1000, 1030)) > 1.0).all()
+    assert (_bounds(mechanism, 1.0, 1000, range(1000, 1030)) <= 1.0).all()
+
+
+def test_releases_without_noise_are_caught_by_audit():
+    audit = audit_epsilon(np.full(100, 412), np.full(100, 411))
+    assert audit.threshold == 411.5
+    assert (audit.tpr, audit.fpr, audit.n) == (1.0, 0.0, 200)
+    assert audit.epsilon_lower_bound == pytest.approx(epsilon_lower_bound(0, 66, 0, 66))
+
+
+def test_mechanism_that_ignores_the_person_is_acquitted():
+    rng = np.random.default_rng(0)
+    bounds = [
+        audit_epsilon(rng.normal(size=300), rng.normal(size=300)).epsilon_lower_bound for _ in range(200)
+    ]
+    assert np.count_nonzero(bounds) <= stats.binom.isf(FALSE_ALARM, 200, 0.05)
+    assert audit_epsilon(np.zeros(10), np.zeros(10)).epsilon_lower_bound == 0.0
+
+
+def test_audit_reads_both_directions_alike():
+    rng = np.random.default_rng(1)
+    low, high = _laplace(411, 2.0, 1000, rng), _laplace(412, 2.0, 1000, rng)
+    down, up = audit_epsilon(low, high), audit_epsilon(-low, -high)
+    assert (down.direction, up.direction) == ("below", "above")
+    assert down.epsilon_lower_bound == pytest.approx(up.epsilon_lower_bound)
+    assert down.tpr == up.tpr > down.fpr == up.fpr
+
+
+def test_fixed_thresholds_pay_the_union_bound():
+    rng = np.random.default_rng(2)
+    here, there = _integer(412, 1.0, 500, rng), _integer(411, 1.0, 500, rng)
+    audit = audit_epsilon(here, there, thresholds=[411.5])
+    fp, fn = int((there > 411.5).sum()), int((here <= 411.5).sum())
+    # One cut, two directions: two candidates share the failure probability.
+    assert audit.epsilon_lower_bound == epsilon_lower_bound(fp, 500, fn, 500, confidence=0.975)
+    assert audit == Audit(audit.epsilon_lower_bound, 411.5, 1 - fn / 500, fp / 500, 0.95, 1000, 0.0, "above")
+
+
+def test_delta_is_subtracted_in_the_audit():
+    """A mechanism that shows the record with probability delta is (0, delta)-DP, and no less than that."""
+    convicted = np.zeros(2)
+    for seed in range(200):
+        here, there = np.random.default_rng(seed).random(1000) < 0.1, np.zeros(1000)
+        assert audit_epsilon(here, there).epsilon_lower_bound > 1
+        convicted += [audit_epsilon(here, there, delta=d).epsilon_lower_bound > 0 for d in (0.1, 0.03)]
+    assert convicted[0] <= stats.binom.isf(FALSE_ALARM, 200, 0.05)
+    assert convicted[1] > 190
+
+
+@pytest.mark.parametrize("audit", [audit_epsilon, lambda *a, **k: gaussian_audit(*a, delta=1e-5, **k)])
+def test_audits_refuse_bad_arguments(audit):
+    good = [0.0, 1.0, 2.0]
+    with pytest.raises(ValueError, match="at least 2 releases each, got 1 and 3"):
+        audit([0.0], good)
+    with pytest.raises(ValueError, match="neighbour_outputs must be finite"):
+        audit(good, [0.0, math.nan])
+    with pytest.raises(ValueError, match="outputs must have 1 axes"):
+        audit(np.zeros((2, 2)), good)
+    with pytest.raises(ValueError, match="confidence must be > 0 and < 1, got 0"):
+        audit(good, good, confidence=0.0)
+    with pytest.raises(ValueError, match="thresholds must not be empty"):
+        audit(good, good, thresholds=[])
+
+
+def test_delta_out_of_range_is_refused():
+    with pytest.raises(ValueError, match="delta must be >= 0 and < 1, got 1"):
+        audit_epsilon([0, 1], [0, 1], delta=1)
+    with pytest.raises(ValueError, match="delta must be > 0 and < 1, got 0"):
+        gaussian_audit([0, 1], [0, 1], delta=0)
+
+
+# ---------------------------------------------------------------- Gaussian noise
+
+
+def _gaussian_audits(noise_std: float, n: int, seeds: range):
+    audits = []
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        audits.append(gaussian_audit(rng.normal(1, noise_std, n), rng.normal(0, noise_std, n), delta=1e-5))
+    return audits
+
+
+@pytest.mark.parametrize(("claimed", "n"), [(1.0, 5000), (2.0, 1000), (8.0, 300)])
+def test_gaussian_noise_halved_is_caught_by_gaussian_audit_and_the_right_noise_acquitted(claimed, n):
+    """Over 400 other seeds the smallest bounds with half the noise were 1.22, 1.94 and 11.4, and 0 to 3 of
+    400 right mechanisms exceeded their claim; the halved ones may therefore miss once in 30 here."""
+    noise_std = analytic_gaussian_std(claimed, 1e-5)
+    halved = [a.epsilon_lower_bound for a in _gaussian_audits(noise_std / 2, n, range(500, 530))]
+    right = [a.epsilon_lower_bound for a in _gaussian_audits(noise_std, n, range(500, 530))]
+    assert np.sum(np.array(halved) > claimed) >= 29
+    assert np.sum(np.array(right) > claimed) <= stats.binom.isf(FALSE_ALARM, 30, 0.05)
+
+
+def test_gaussian_audit_is_valid_at_its_confidence():
+    audits = _gaussian_audits(1.0, 300, range(400))
+    exceeded = sum(a.mu_lower_bound > 1 for a in audits)
+    assert exceeded <= stats.binom.isf(FALSE_ALARM, 400, 0.05)
+    assert np.mean([a.mu_lower_bound for a in audits]) > 0.5
+
+
+def test_gaussian_audit_reports_epsilon_of_its_mu():
+    audit = _gaussian_audits(1.0, 2000, range(1))[0]
+    assert audit.epsilon_lower_bound == pytest.approx(gaussian_epsilon(1 / audit.mu_lower_bound, 1e-5))
+    same = np.zeros(50)
+    assert gaussian_audit(same, same, delta=1e-5).epsilon_lower_bound == 0.0
+
+
+def test_gaussian_audit_sees_what_the_general_audit_cannot_at_small_delta():
+    rng = np.random.default_rng(0)
+    here, there = rng.normal(1, 1.0, 1000), rng.normal(0, 1.0, 1000)  # epsilon 4.38 at delta 1e-5
+    general = audit_epsilon(here, there, delta=1e-5).epsilon_lower_bound
+    assert general < 2.5 < gaussian_audit(here, there, delta=1e-5).epsilon_lower_bound <= 4.3772
+
+
+# ---------------------------------------------------------------- one run
+
+
+@pytest.mark.parametrize(
+    ("m", "r", "v", "delta", "expected"),
+    [
+        (1000, 100, 100, 0, 3.4930),
+        (1000, 100, 100, 1e-5, 3.4654),
+        (1000, 600, 600, 1e-5, 5.2704),
+        (1000, 1000, 1000, 1e-5, 5.7823),
+        (1000, 100, 90, 1e-5, 1.6261),
+        (1000, 200, 150, 1e-5, 0.8200),
+        (100, 50, 50, 0, 2.7847),
+        (100, 50, 50, 1e-5, 2.7819),
+        (100, 100, 73, 0, 0.6076),
+        (1000, 1000, 731, 1e-5, 0.8803),
+        (10000, 10000, 7311, 1e-5, 0.9626),
+    ],
+)
+def test_one_run_epsilon_equals_the_reference_implementation(m, r, v, delta, expected):
+    assert one_run_epsilon(m, r, v, delta) == pytest.approx(expected, abs=5e-5)
+
+
+@pytest.mark.parametrize("m", [1, 10, 1000])
+def test_one_run_bound_of_perfect_guesses_has_a_closed_form(m):
+    expected = max(-math.log(0.05 ** (-1 / m) - 1), 0.0) if m > 4 else 0.0
+    assert one_run_epsilon(m, m, m, 0) == pytest.approx(expected, abs=1e-9)
+
+
+def _p_value(m: int, r: int, v: int, delta: Fraction, q: Fraction) -> Fraction:
+    """The right side of the theorem in exact rational numbers."""
+    pmf = [math.comb(r, k) * q**k * (1 - q) ** (r - k) for k in range(r + 1)]
+    near = max(sum(pmf[v - i : v], Fraction(0)) / i for i in range(1, v + 1))
+    return sum(pmf[v:], Fraction(0)) + 2 * m * delta * near
+
+
+@pytest.mark.parametrize(("m", "r", "v"), [(12, 12, 12), (30, 20, 18), (40, 25, 25)])
+@pytest.mark.parametrize("delta", [Fraction(0), Fraction(1, 10000)])
+def test_one_run_bound_is_where_the_exact_p_value_crosses_and_nowhere_before(m, r, v, delta):
+    epsilon = one_run_epsilon(m, r, v, float(delta))
+
+    def exact(e: float) -> float:
+        return float(_p_value(m, r, v, delta, Fraction(1 / (1 + math.exp(-e)))))
+
+    assert exact(epsilon) == pytest.approx(0.05, abs=1e-9)
+    assert all(exact(e) < 0.05 for e in np.linspace(0, epsilon * (1 - 1e-6), 50))
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.5])
+def test_one_run_audit_of_randomized_response_is_valid_exactly(epsilon):
+    """Each canary answered truthfully with probability q: the worst case. Failure probability summed."""
+    m = 60
+    q = 1 / (1 + math.exp(-epsilon))
+    exceeds = np.array([one_run_epsilon(m, m, v, 0) > epsilon for v in range(m + 1)])
+    failure = stats.binom.pmf(np.arange(m + 1), m, q)[exceeds].sum()
+    assert 0.005 < failure <= 0.05
+
+
+def test_one_run_epsilon_without_evidence_and_with_bad_arguments():
+    assert one_run_epsilon(100, 0, 0, 0) == 0.0
+    assert one_run_epsilon(100, 100, 50, 1e-5) == 0.0
+    with pytest.raises(ValueError, match="r must be >= 0 and <= 10, got 11"):
+        one_run_epsilon(10, 11, 5, 0)
+    with pytest.raises(ValueError, match="v must be >= 0 and <= 5, got 6"):
+        one_run_epsilon(10, 5, 6, 0)
+    with pytest.raises(ValueError, match=r"delta must be >= 0 and < 1, got -0\.1"):
+        one_run_epsilon(10, 5, 5, -0.1)
