@@ -168,6 +168,7 @@ def test_impossible_under_keeps_shapes_and_refuses_what_lost_its_low_bits():
 # ---------------------------------------------------------------- intervals
 
 
+@settings(deadline=None)
 @given(trials=st.integers(1, 500), data=st.data(), confidence=st.floats(0.5, 0.9999))
 def test_clopper_pearson_equals_the_inverted_binomial_test(trials, data, confidence):
     successes = data.draw(st.integers(0, trials))
@@ -246,6 +247,7 @@ def test_epsilon_lower_bound_is_valid_at_its_confidence_exactly(epsilon, delta):
     assert 0 < failure <= 0.05
 
 
+@settings(deadline=None)
 @given(
     n=st.integers(1, 200),
     data=st.data(),
@@ -282,8 +284,8 @@ def _bounds(mechanism, epsilon: float, n: int, seeds: range, **options) -> np.nd
 @pytest.mark.parametrize("mechanism", [_laplace, _integer])
 @pytest.mark.parametrize("options", [{}, {"thresholds": [410.5, 411.5, 412.5]}, {"confidence": 0.5}])
 def test_audit_of_a_correct_mechanism_exceeds_the_truth_no_more_often_than_stated(mechanism, options):
-    bounds = _bounds(mechanism, 1.0, 300, range(400), **options)
-    allowed = stats.binom.isf(FALSE_ALARM, 400, 1 - options.get("confidence", 0.95))
+    bounds = _bounds(mechanism, 1.0, 300, range(300), **options)
+    allowed = stats.binom.isf(FALSE_ALARM, 300, 1 - options.get("confidence", 0.95))
     assert (bounds > 1.0).sum() <= allowed
     assert bounds.mean() > 0.3  # valid, but not by saying nothing
 
