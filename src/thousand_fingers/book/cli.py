@@ -280,9 +280,6 @@ def main() -> None:
     except BookError as error:
         err.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(FAILED)
-    except KeyboardInterrupt:
-        err.print("interrupted; nothing was left half-written")
-        sys.exit(INTERRUPTED)
     except Exception as error:
         from thousand_fingers.datasets import CarrierError
 
@@ -303,7 +300,11 @@ def _project() -> Iterator[tuple[Project, State, Timings]]:
         except BlockingIOError:
             err.print("waiting for another `fingers` command in this checkout …")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        yield project, State(project), Timings(project)
+        try:
+            yield project, State(project), Timings(project)
+        except KeyboardInterrupt:
+            err.print("interrupted; nothing was left half-written")
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def _fetch_for(chapters: list[Chapter], timings: Timings) -> None:
