@@ -58,7 +58,7 @@ The mean is {{glue:text}}`{file}::demo.mean:.2f`.
 ````{{tab-item}} Advanced
 :sync: advanced
 
-$\\bar x$ is {{glue:text}}`{file}::demo.mean:.2f`, they say {{glue:text}}`every_figure.ipynb::published.demo.mean`.
+$\\bar x$ is {{glue:text}}`{file}::demo.mean:.2f`, they say {{glue:text}}`every_figure.ipynb::published.demo.mean:.4f`.
 ````
 `````"""
 

@@ -47,7 +47,7 @@ def test_a_complete_chapter_passes(executed):
 
 
 def test_a_chapter_never_executed_is_seen():
-    assert lint.lint_outputs(demo.notebook("01_first.ipynb")) == ["was never executed"]
+    assert lint.lint_outputs(demo.notebook("01_first.ipynb")) == [lint.NEVER_EXECUTED]
 
 
 def test_a_cell_left_unexecuted_is_seen(executed):
@@ -105,7 +105,9 @@ def test_outputs_that_no_reader_should_meet_are_seen(executed, output, message):
             "quotes demo.median of 01_first.ipynb, which does not record it",
         ),
         ("01_first.ipynb::demo.mean:.2f", "demo.mean:.2f", "without a file name"),
-        ("::demo.mean:.2f", "::demo.mean:.2z", "unknown format '.2z'"),
+        ("::demo.mean:.2f", "::demo.mean:.2z", "with the format '.2z'"),
+        ("::demo.mean:.2f", "::demo.mean", "with the format ''"),
+        ("::demo.mean:.2f", "::demo.mean:s", "with the format 's'"),
         ("- a line", "- {glue:text}`01_first.ipynb::demo.mean:.2f`", "before the cell that computes it"),
         ("Lines rise.", "Lines rise by 0.5 each.", "the naked number 0.5"),
         ("Lines rise.", "Lines rise by $\\varepsilon = 0.5$ each.", "the naked number 0.5"),

@@ -62,16 +62,22 @@ def check(
         return [_second_machine(project, chapter, scale, variant) for chapter in chapters]
     everything = project.chapters()
     committed = {chapter.path.name: normalise(read_notebook(chapter.path)) for chapter in everything}
+    regenerated = {
+        chapter.path.name: read_notebook(project.executed(chapter, scale))
+        for chapter in everything
+        if not state.why_stale(chapter, scale)
+    }
     ledgers = {chapter.name: read_ledger(project, chapter.name[:2]) for chapter in everything}
-    records = lint.all_records(committed)
+    records = lint.all_records({**committed, **regenerated} if scale == "ci" else committed)
     records[EVERY_FIGURE] = published_records(
         claim for ledger in ledgers.values() for claim in ledger.claims.values()
     )
     made = recipes(project) if artefacts else {}
     reports = []
     for chapter in chapters:
+        file = chapter.path.name
         report = _chapter(
-            project, state, chapter, committed[chapter.path.name], ledgers[chapter.name], records, scale
+            chapter, committed[file], regenerated.get(file), ledgers[chapter.name], records, scale
         )
         for recipe in made.values():
             if recipe.chapter == chapter.number:
@@ -84,23 +90,22 @@ def check(
 
 
 def _chapter(
-    project: Project,
-    state: State,
     chapter: Chapter,
     committed: Notebook,
+    regenerated: Notebook | None,
     ledger: Ledger,
     records: dict[str, dict[str, lint.Record]],
     scale: str,
 ) -> Report:
     problems = lint.lint_chapter(committed, chapter.path.name, ledger.allowances, records)
-    fresh = not state.why_stale(chapter, scale)
-    shown = committed
-    if fresh:
-        shown = read_notebook(project.executed(chapter, scale))
-        problems += [f"regenerated: {what}" for what in lint.lint_outputs(shown)]
-        if scale == "ci":
-            problems += drift(committed, shown)
-    verdicts = judge(ledger.claims, records_of(shown)) if scale == "ci" else []
+    executed = lint.NEVER_EXECUTED not in problems
+    compared = regenerated is not None and executed and scale == "ci"
+    if regenerated is not None:
+        problems += [f"regenerated: {what}" for what in lint.lint_outputs(regenerated)]
+        if compared:
+            problems += drift(committed, regenerated)
+    shown = regenerated if regenerated is not None else committed
+    verdicts = judge(ledger.claims, records_of(shown)) if scale == "ci" and (executed or regenerated) else []
     problems += ledger_problems(verdicts)
     return Report(
         chapter.name,
@@ -108,7 +113,7 @@ def _chapter(
         figures=sum(record.kind != "plot" for record in records_of(shown).values()),
         claims=len(verdicts),
         holding=sum(verdict.verdict == HOLDS for verdict in verdicts),
-        drift_checked=fresh and scale == "ci",
+        drift_checked=compared,
     )
 
 

@@ -30,6 +30,7 @@ from thousand_fingers.book.run import VARIANTS, Listener, Outcome, cluster, run
 from thousand_fingers.book.timings import CHECK_PHASE, DATA_PHASE, RUN_PHASE, Timings
 
 FAILED, USAGE, CHECK_FAILED, DATA_FAILED, INTERRUPTED = 1, 2, 3, 4, 130
+SHOWN_PROBLEMS = 60
 
 app = typer.Typer(
     help="Regenerate, check and render the book A Thousand Fingers.",
@@ -185,9 +186,11 @@ def check(
             )
             summary = f"{report.figures} figures, {report.holding} of {report.claims} claims hold, {compared}"
         mark = "[red]✗[/]" if found else "[green]✓[/]"
-        out.print(f"{mark} {report.name}: {summary}")
-        for line in found:
+        out.print(f"{mark} {report.name}: {summary}", soft_wrap=True)
+        for line in found[:SHOWN_PROBLEMS]:
             out.print(f"    {escape(line)}", soft_wrap=True)
+        if len(found) > SHOWN_PROBLEMS:
+            out.print(f"    … and {len(found) - SHOWN_PROBLEMS} more")
     if problems:
         out.print(f"[red]{problems} problems[/]")
         raise typer.Exit(CHECK_FAILED)

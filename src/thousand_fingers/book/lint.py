@@ -35,6 +35,7 @@ THREAT_MODEL_FIELDS = (
 CORRECTION_FIELDS = ("The source says", "Why it is a slip", "Shown here")
 CORRECTION_TITLE = "Correction to the source: "
 MIN_EXERCISES = 3
+NEVER_EXECUTED = "was never executed: `make refresh` executes it and writes its outputs"
 
 _FORBIDDEN_OUTPUT = {
     r"0x[0-9a-f]{8,}": "a memory address",
@@ -98,7 +99,7 @@ def lint_outputs(notebook: Notebook) -> list[str]:
     cells = list(code_cells(notebook))
     counts = [cell.get("execution_count") for _, cell in cells]
     if all(count is None for count in counts):
-        return ["was never executed"]
+        return [NEVER_EXECUTED]
     if counts != list(range(1, len(counts) + 1)):
         problems.append("its cells were not executed once each, from the first to the last")
     for count, (_, cell) in enumerate(cells, start=1):
@@ -177,11 +178,11 @@ def lint_quotes(
             problems.append(f"quotes {name} of {file}, which does not record it")
         elif file == here and cell is not None and found.cell > cell:
             problems.append(f"quotes {name} before the cell that computes it")
-        elif form and not isinstance(found.value, str):
-            try:
-                format(found.value, form)
-            except ValueError:
-                problems.append(f"quotes {name} with the unknown format {form!r}")
+        elif not _formats(found.value, form):
+            problems.append(
+                f"quotes {name} with the format {form!r}: it must end in s for a text, d for a count, f, e or % "
+                "for a real number"
+            )
     return problems
 
 
@@ -257,6 +258,16 @@ def lint_pages(
 def all_records(notebooks: Mapping[str, Notebook]) -> dict[str, dict[str, Record]]:
     """Return the records of several notebooks by file name."""
     return {file: records_of(notebook) for file, notebook in notebooks.items()}
+
+
+def _formats(value: float | int | str, form: str) -> bool:
+    # MyST-NB takes what follows the last colon for a format, converts by its last letter, then formats.
+    kinds: dict[str, type] = {"s": str, "d": int, "f": float, "e": float, "g": float, "%": float}
+    try:
+        format(kinds[form[-1:]](value), form)
+    except (KeyError, ValueError):
+        return False
+    return isinstance(value, str) == (form[-1:] == "s")
 
 
 def _page_grammar(notebook: Notebook) -> list[str]:

@@ -186,7 +186,8 @@ def locked_versions(project: Project) -> str:
 
 def _build(project: Project, site: Path) -> None:
     log = project.build_dir / "render.log"
-    command = [sys.executable, "-m", "jupyter_book", "build", str(site), "--all", "-W", "-n", "--keep-going"]
+    jupyter_book = Path(sys.executable).with_name("jupyter-book")
+    command = [str(jupyter_book), "build", str(site), "--all", "-W", "-n", "--keep-going"]
     environment = {**os.environ, "PYTHONHASHSEED": "0", "TZ": "UTC", "SOURCE_DATE_EPOCH": "315532800"}
     finished = subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False

@@ -1,0 +1,111 @@
+"""Shipped results: made whole, refused when stale, recomputed in part."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import thousand_fingers
+from thousand_fingers.book import artefacts
+from thousand_fingers.book.project import BookError, Project
+
+MODULE = Path(thousand_fingers.__file__).parent
+RECIPE = """\
+["04_demo"]
+function = "book.demo_artefact:squares"
+arguments = {{ n = {n} }}
+parts = 6
+spot_checks = 3
+rtol = 1e-9
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Project:
+    """A project whose artefact is made by a module that exists for this test only."""
+    import sys
+    import types
+
+    module = types.ModuleType("thousand_fingers.book.demo_artefact")
+
+    def squares(part: int, n: int) -> dict[str, np.ndarray]:
+        return {"squares": np.arange(n, dtype=float) ** 2 + part}
+
+    module.squares = squares  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "thousand_fingers.book.demo_artefact", module)
+    project = Project(tmp_path)
+    package = project.source_dir / "thousand_fingers" / "book"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("")
+    (package / "demo_artefact.py").write_text("# the function\n")
+    project.artefacts_dir.mkdir(parents=True)
+    (project.artefacts_dir / "recipes.toml").write_text(RECIPE.format(n=4))
+    return project
+
+
+def problems(project: Project) -> list[str]:
+    return artefacts.artefact_problems(project, artefacts.recipes(project)["04_demo"])
+
+
+def make(project: Project) -> Path:
+    return artefacts.regenerate(project, artefacts.recipes(project)["04_demo"])
+
+
+def test_an_artefact_is_made_whole_and_passes_its_check(project, monkeypatch):
+    path = make(project)
+    assert problems(project) == []
+    monkeypatch.setattr(artefacts, "find_project", lambda: project)
+    arrays = artefacts.load_artefact("04_demo")
+    np.testing.assert_array_equal(arrays["squares"][2], [2, 3, 6, 11])
+    with np.load(path, allow_pickle=False) as stored:
+        header = json.loads(str(stored["header"]))
+    assert header["arguments"] == {"n": 4}
+    assert header["dtype"] == {"squares": "float64"}
+
+
+def test_a_missing_artefact_says_how_to_make_it(project):
+    assert problems(project) == ["artefact 04_demo is missing: run `fingers regenerate 4`"]
+    with pytest.raises(BookError, match="no artefact '99_none'"):
+        artefacts.load_artefact("99_none")
+
+
+def test_a_changed_module_makes_it_stale(project):
+    make(project)
+    (project.source_dir / "thousand_fingers" / "book" / "demo_artefact.py").write_text("# another function\n")
+    assert "is stale" in problems(project)[0]
+
+
+def test_a_changed_recipe_is_seen(project):
+    make(project)
+    (project.artefacts_dir / "recipes.toml").write_text(RECIPE.format(n=5))
+    assert "was made by another recipe" in problems(project)[0]
+
+
+def test_values_edited_by_hand_do_not_come_out_again(project):
+    path = make(project)
+    with np.load(path, allow_pickle=False) as stored:
+        arrays = {key: stored[key] for key in stored.files}
+    arrays["squares"] = arrays["squares"] + 1e-6
+    np.savez_compressed(path, **arrays)
+    found = problems(project)
+    assert len(found) == 3
+    assert "does not come out again" in found[0]
+
+
+def test_a_recipe_that_lacks_an_entry_is_refused(project):
+    (project.artefacts_dir / "recipes.toml").write_text('["04_demo"]\nfunction = "x:y"\n')
+    with pytest.raises(BookError, match="a recipe lacks 'parts'"):
+        artefacts.recipes(project)
+
+
+def test_parts_computed_elsewhere_are_the_same():
+    name, arguments = "book.project:digest", {}
+    with ProcessPoolExecutor(1) as pool:
+        # any function of the library will do: what travels is its name, not its code
+        far = pool.submit(artefacts.compute_part, name, arguments, b"x").result()
+    assert far == artefacts.compute_part(name, arguments, b"x")  # type: ignore[arg-type]
