@@ -1,0 +1,22 @@
+"""One switch for torch that a chapter throws in its first cell, in plain sight.
+
+Sums over several threads, and kernels that race, change the last digits of a
+training run; float32 then carries them into the first ones. The book trains its
+small networks in float64, on one thread, with deterministic kernels.
+"""
+
+from __future__ import annotations
+
+import torch
+
+
+def use_deterministic_torch() -> None:
+    """Set float64, one thread and deterministic algorithms for this process.
+
+    Call it once, before the first tensor is made. It changes global settings
+    of torch and is meant for notebooks and scripts; the library's functions
+    never call it.
+    """
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
