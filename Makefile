@@ -21,8 +21,8 @@ html: $(READY) ## render the committed notebooks without running them
 	@$(BIN)/fingers render
 
 test: $(READY) ## unit, property, book and rendered-page tests, ruff, type check
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks chapters
+	$(BIN)/ruff format --check src tests benchmarks chapters
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from thousand_fingers.book.record import emit_record, record, record_plot, shown, summarise_plot
+from thousand_fingers.book.record import emit_record, record, record_plot, record_rate, shown, summarise_plot
 
 
 def test_numpy_scalars_are_printed_as_plain_numbers(capsys):
@@ -64,3 +64,14 @@ def test_the_summary_of_a_plot_ignores_gaps_and_empty_lines():
 def test_outside_a_notebook_recording_a_plot_says_nothing(capsys):
     record_plot("fig-demo", {"y": [1.0]})
     assert capsys.readouterr().out == ""
+
+
+def test_a_rate_is_recorded_with_its_exact_limits(capsys):
+    record_rate("demo.rate", 0, 10, digits=3)
+    assert capsys.readouterr().out == "demo.rate = 0.000 (95% interval 0.000 to 0.308, n = 10)\n"
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(1, 0), (-1, 5), (6, 5), (0.5, 5), (True, 5)])
+def test_rates_of_impossible_counts_are_refused(successes, trials):
+    with pytest.raises((ValueError, TypeError), match="must be"):
+        record_rate("demo.rate", successes, trials)

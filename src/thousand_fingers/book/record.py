@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.stats import binomtest
 
 from thousand_fingers.validation import choice, integer, real_number
 
@@ -67,6 +68,15 @@ def record(
     >>> record("dp.demo.rate", 0.527, digits=3, interval=(0.5, 0.55))
     dp.demo.rate = 0.527
     """
+    described = _describe(name, value, digits, rtol, interval)
+    print(f"{name} = {shown(*described[1:])}")
+    emit_record(*described)
+
+
+def _describe(
+    name: str, value: Any, digits: int, rtol: float, interval: tuple[float, float] | None
+) -> tuple[str, float | int | str, dict[str, Any]]:
+    """Check the arguments of a record and return its name, plain value and metadata."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"name must be dotted lower-case words such as 'dp.laplace.error', got {name!r}")
     integer("digits", digits, at_least=0, at_most=17)
@@ -86,8 +96,53 @@ def record(
             raise ValueError(f"value of {name!r} must lie in its interval [{low}, {high}], got {plain}")
         about["kind"] = "statistical"
         about["interval"] = [low, high]
-    print(f"{name} = {shown(plain, about)}")
-    emit_record(name, plain, about)
+    return name, plain, about
+
+
+def record_rate(
+    name: str,
+    successes: int,
+    trials: int,
+    *,
+    digits: int = 4,
+    interval: tuple[float, float] | None = None,
+) -> None:
+    """Print a measured rate with its exact 95% confidence interval, and record all three.
+
+    Parameters
+    ----------
+    name : str
+        As for :func:`record`; the limits are recorded as ``<name>.low`` and
+        ``<name>.high`` (Clopper and Pearson, by scipy).
+    successes, trials : int
+        Counts, 0 <= successes <= trials, trials >= 1.
+    digits : int, default 4
+        Digits after the point that the page prints.
+    interval : tuple of float, optional
+        Makes the rate ``statistical``, see :func:`record`; its limits then
+        follow from it and are recorded inside [0, 1].
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a count is no whole number or out of range.
+
+    Examples
+    --------
+    >>> record_rate("dp.demo.right", 562, 1000, digits=3)
+    dp.demo.right = 0.562 (95% interval 0.531 to 0.593, n = 1000)
+    """
+    integer("trials", trials, at_least=1)
+    integer("successes", successes, at_least=0, at_most=int(trials))
+    limits = binomtest(int(successes), int(trials)).proportion_ci(0.95, method="exact")
+    rate = _describe(name, int(successes) / int(trials), digits, 1e-6, interval)
+    ends = (0.0, 1.0) if interval else None
+    low = _describe(f"{name}.low", float(limits.low), digits, 1e-6, ends)
+    high = _describe(f"{name}.high", float(limits.high), digits, 1e-6, ends)
+    between = f"{shown(*low[1:])} to {shown(*high[1:])}"
+    print(f"{name} = {shown(*rate[1:])} (95% interval {between}, n = {trials})")
+    for described in (rate, low, high):
+        emit_record(*described)
 
 
 def shown(value: float | int | str, about: Mapping[str, Any]) -> str:
