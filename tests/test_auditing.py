@@ -395,6 +395,15 @@ def test_gaussian_audit_is_valid_at_its_confidence():
     assert np.mean([a.mu_lower_bound for a in audits]) > 0.5
 
 
+def test_gaussian_audit_by_hand():
+    """One cut, two directions, two rates: four limits share the failure probability of 5 %."""
+    here, there = np.repeat([1.0, 0.0], [80, 20]), np.repeat([1.0, 0.0], [30, 70])
+    fpr = clopper_pearson(30, 100, 1 - 0.05 / 4, side="upper").high
+    fnr = clopper_pearson(20, 100, 1 - 0.05 / 4, side="upper").high
+    audit = gaussian_audit(here, there, delta=1e-5, thresholds=[0.5])
+    assert audit.mu_lower_bound == pytest.approx(stats.norm.isf(fpr) - stats.norm.ppf(fnr))
+
+
 def test_gaussian_audit_reports_epsilon_of_its_mu():
     audit = _gaussian_audits(1.0, 2000, range(1))[0]
     assert audit.epsilon_lower_bound == pytest.approx(gaussian_epsilon(1 / audit.mu_lower_bound, 1e-5))
