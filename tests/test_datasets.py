@@ -293,6 +293,10 @@ def test_verify_tells_missing_damaged_and_verified_apart(tiny: Tiny) -> None:
     assert tiny.files() == []  # looking changes nothing
     tiny.put_by_hand(tiny.good)
     assert state()[0] == "verified"
+    assert verify_carriers([]) == []
+    assert verify_carriers(["tiny"]) == verify_carriers()
+    with pytest.raises(ValueError, match="name must be one of 'tiny', got 'huge'"):
+        verify_carriers(["tiny", "huge"])
     (tiny.cache / "data.txt").write_bytes(CONTENT[:-1])  # an extracted member
     assert state()[0] == "damaged"
     assert "data.txt" in state()[1]

