@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import http.server
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,34 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_NO_BROWSER = "no Chromium found: install it, or name it in the environment variable CHROMIUM"
-
-
-def _chromium() -> str | None:
-    named = os.environ.get("CHROMIUM")
-    if named:
-        return shutil.which(named)
-    return next(filter(None, map(shutil.which, _BROWSERS)), None)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("browser") is None or _chromium():
-        return
-    if os.environ.get("REQUIRE_BROWSER") == "1":
-        pytest.fail(f"REQUIRE_BROWSER=1, but {_NO_BROWSER}", pytrace=False)
-    pytest.skip(_NO_BROWSER)
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    skipped = [
-        report for report in terminalreporter.stats.get("skipped", []) if _NO_BROWSER in str(report.longrepr)
-    ]
-    if skipped:
-        terminalreporter.section("THE RENDERED PAGES WERE NOT LOOKED AT", sep="!", red=True, bold=True)
-        terminalreporter.line(f"{len(skipped)} tests of the pages did not run: {_NO_BROWSER}.")
 
 
 @pytest.fixture(scope="session")
@@ -86,13 +57,13 @@ def site_url(rendered_site: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser(chromium: str) -> Iterator[Any]:
     """A headless Chromium."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(
-            executable_path=_chromium(), args=["--no-sandbox", "--disable-dev-shm-usage"]
+            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
         yield running
         running.close()

@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("pages")  # one worker renders, and looks
+
 ROOT = Path(__file__).resolve().parents[2]
 MADE_BY_SPHINX = {"404.html", "genindex.html", "index.html", "search.html"}
 PHONE = 390  # CSS pixels
