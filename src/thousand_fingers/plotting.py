@@ -17,10 +17,12 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from cycler import cycler
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
+from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
 
 from thousand_fingers.book.record import record_plot
 from thousand_fingers.validation import integer, real_number
@@ -31,7 +33,8 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PAGE_WIDTH = 7.0  # inches; text of 9 pt stays 9 pt when the page is this wide
 
-_STYLE: dict[str, Any] = {
+# rcParams names are literals to the type checker; the values are of many types.
+_STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "axes.labelsize": 10,
@@ -52,7 +55,7 @@ _STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
     "svg.fonttype": "path",
-    "axes.prop_cycle": mpl.cycler(color=PALETTE) + mpl.cycler(linestyle=DASHES),
+    "axes.prop_cycle": cycler(color=PALETTE) + cycler(linestyle=DASHES),
 }
 _NAME = re.compile(r"fig-[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -160,6 +163,10 @@ def _plotted(panels: list[Axes]) -> dict[str, Any]:
             offsets = np.ma.getdata(points.get_offsets())
             series[f"{position}.points{i}.x"] = offsets[:, 0]
             series[f"{position}.points{i}.y"] = offsets[:, 1]
+        for i, area in enumerate(c for c in panel.collections if isinstance(c, PolyCollection)):
+            series[f"{position}.area{i}"] = np.concatenate([path.vertices for path in area.get_paths()])
+        for i, steps in enumerate(c for c in panel.patches if isinstance(c, StepPatch)):
+            series[f"{position}.stairs{i}"] = steps.get_data().values
         for i, image in enumerate(panel.get_images()):
             series[f"{position}.image{i}"] = np.asarray(image.get_array(), dtype=float)
     return series
