@@ -60,9 +60,11 @@ def test_incomplete_figures_are_refused_before_anything_is_drawn(changes, messag
 
 
 def test_an_axis_without_label_is_refused():
-    with pytest.raises(ValueError, match="y axis of panel 0 of fig-demo must have a label"):
-        with figure("fig-demo", caption=CAPTION, alt=ALT) as ax:
-            ax.set(xlabel="x")
+    with (
+        pytest.raises(ValueError, match="y axis of panel 0 of fig-demo must have a label"),
+        figure("fig-demo", caption=CAPTION, alt=ALT) as ax,
+    ):
+        ax.set(xlabel="x")
 
 
 def test_a_shared_axis_needs_its_label_once(shown):

@@ -110,7 +110,7 @@ def tanh_composition(epsilon: float, k: int, delta_slack: float) -> float:
 
     References
     ----------
-    [Kairouz2015, Theorem 3.4]
+    [Kairouz2015]
 
     Examples
     --------
@@ -144,7 +144,7 @@ def optimal_composition_delta(epsilon: float, k: int, total_epsilon: float) -> f
 
     References
     ----------
-    [Kairouz2015, Theorem 3.3]
+    [Kairouz2015]
 
     Examples
     --------
@@ -189,7 +189,7 @@ def optimal_composition_epsilon(epsilon: float, k: int, delta: float) -> float:
 
     References
     ----------
-    [Kairouz2015, Theorem 3.3]
+    [Kairouz2015]
 
     Examples
     --------

@@ -298,7 +298,7 @@ def gaussian_delta(noise_std: float, epsilon: float, *, sensitivity: float = 1.0
 
     References
     ----------
-    [BalleWang2018, Theorem 8]
+    [BalleWang2018]
 
     Examples
     --------
@@ -1129,7 +1129,7 @@ def rappor_epsilon(
 
     References
     ----------
-    [Erlingsson2014, Theorem 1 and Section 3.2]
+    [Erlingsson2014]
 
     Examples
     --------

@@ -166,7 +166,7 @@ def _plotted(panels: list[Axes]) -> dict[str, Any]:
         for i, area in enumerate(c for c in panel.collections if isinstance(c, PolyCollection)):
             series[f"{position}.area{i}"] = np.concatenate([path.vertices for path in area.get_paths()])
         for i, steps in enumerate(c for c in panel.patches if isinstance(c, StepPatch)):
-            series[f"{position}.stairs{i}"] = steps.get_data().values
+            series[f"{position}.stairs{i}"] = steps.get_data()[0]
         for i, image in enumerate(panel.get_images()):
             series[f"{position}.image{i}"] = np.asarray(image.get_array(), dtype=float)
     return series

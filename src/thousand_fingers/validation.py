@@ -11,10 +11,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Collection
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    import torch
 
 _Choice = TypeVar("_Choice")
 
@@ -325,6 +328,41 @@ def numpy_generator(name: str, value: Any) -> np.random.Generator:
     if not isinstance(value, np.random.Generator):
         raise TypeError(
             f"{name} must be a numpy.random.Generator such as numpy.random.default_rng(0), got {value!r}"
+        )
+    return value
+
+
+def torch_generator(name: str, value: Any) -> torch.Generator:
+    """Return ``value`` if it is a torch generator.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, as the caller wrote it.
+    value : torch.Generator
+        The source of randomness; a seed is not accepted, as in :func:`numpy_generator`.
+
+    Returns
+    -------
+    torch.Generator
+
+    Raises
+    ------
+    TypeError
+        If ``value`` is anything else.
+
+    Examples
+    --------
+    >>> torch_generator("generator", 0)
+    Traceback (most recent call last):
+        ...
+    TypeError: generator must be a torch.Generator such as torch.Generator().manual_seed(0), got 0
+    """
+    import torch  # here, so that chapters without networks do not pay for it
+
+    if not isinstance(value, torch.Generator):
+        raise TypeError(
+            f"{name} must be a torch.Generator such as torch.Generator().manual_seed(0), got {value!r}"
         )
     return value
 

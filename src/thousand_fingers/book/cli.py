@@ -320,12 +320,12 @@ def _fetch_for(chapters: list[Chapter], timings: Timings) -> None:
 
 
 def _fetch(names: list[str]) -> bool:
-    from thousand_fingers.datasets import fetch_carrier, verify_carriers
+    from thousand_fingers.datasets import fetch_carrier, list_carriers, verify_carriers
 
-    known = {status.name: status.state for status in verify_carriers()} if names else {}
+    known = [carrier.name for carrier in list_carriers()]
     if unknown := [name for name in names if name not in known]:
         raise BookError(f"no carrier {unknown[0]!r}; the carriers are: {', '.join(known)}")
-    missing = [name for name in names if known[name] != "verified"]
+    missing = [status.name for status in verify_carriers(names) if status.state != "verified"]
     for name in missing:
         out.print(f"fetching the data carrier {name} …")
         fetch_carrier(name)
