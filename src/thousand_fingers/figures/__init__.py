@@ -1,0 +1,1 @@
+"""Drawings of the chapters: they take axes and data, and compute nothing."""
