@@ -396,10 +396,8 @@ class _Progress(Listener):
             self._bars.console.print(f"[green]✓[/] {name}: fresh")
         elif outcome.state == "executed":
             self._bars.console.print(
-                f"[green]✓[/] {name}: {outcome.cells} cells in {outcome.seconds:.0f} s, without a network by "
-                f"{outcome.isolation}"
-                if not outcome.isolation.startswith("none")
-                else f"[green]✓[/] {name}: {outcome.cells} cells in {outcome.seconds:.0f} s",
+                f"[green]✓[/] {name}: {outcome.cells} cells in {outcome.seconds:.0f} s "
+                f"(isolation: {outcome.isolation})",
                 soft_wrap=True,
             )
 
