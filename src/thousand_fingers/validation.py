@@ -386,9 +386,7 @@ def _check_shape(
         raise ValueError(f"{name} must not be empty, got shape {array.shape}")
 
 
-def _interval(
-    above: float | None, at_least: float | None, below: float | None, at_most: float | None
-) -> str:
+def _interval(above: float | None, at_least: float | None, below: float | None, at_most: float | None) -> str:
     parts = [
         f"{sign} {bound}"
         for sign, bound in ((">", above), (">=", at_least), ("<", below), ("<=", at_most))
