@@ -66,6 +66,7 @@ def test_slack_adds_up_and_stops_at_one():
 
 
 @given(epsilons, releases, slacks)
+@settings(deadline=None)
 def test_no_bound_is_below_the_optimum(epsilon, k, delta):
     optimum = optimal_composition_epsilon(epsilon, k, delta)
     tolerance = 1e-9 * k * epsilon
@@ -75,6 +76,7 @@ def test_no_bound_is_below_the_optimum(epsilon, k, delta):
 
 
 @given(st.floats(math.log(2), 50), st.integers(1, 10**6), slacks)
+@settings(deadline=None)
 def test_advanced_composition_always_loses_from_log_two_on(epsilon, k, delta):
     assert advanced_composition(epsilon, k, delta) > basic_composition(epsilon, k)[0]
 
@@ -92,6 +94,7 @@ def test_below_log_two_advanced_composition_wins_from_some_number_of_releases_on
 
 
 @given(epsilons, st.floats(0, 5))
+@settings(deadline=None)
 def test_one_release_has_the_delta_of_randomized_response(epsilon, total):
     exact = max(0.0, (math.exp(epsilon) - math.exp(total)) / (1 + math.exp(epsilon)))
     assert optimal_composition_delta(epsilon, 1, total) == pytest.approx(exact, rel=1e-9, abs=1e-14)
@@ -114,6 +117,7 @@ def test_delta_is_the_sum_over_all_sequences_of_answers(k, power):
 
 
 @given(epsilons, releases, st.floats(0, 50), st.floats(0, 5))
+@settings(deadline=None)
 def test_delta_falls_as_the_total_budget_grows(epsilon, k, total, more):
     assert optimal_composition_delta(epsilon, k, total + more) <= optimal_composition_delta(
         epsilon, k, total
@@ -180,6 +184,7 @@ def test_tiny_and_huge_budgets_neither_overflow_nor_vanish(epsilon, k):
 
 
 @given(st.floats(1e-6, 100))
+@settings(deadline=None)
 def test_one_laplace_release_gives_the_closed_form(epsilon):
     assert laplace_composition_attacker(epsilon, 1) == pytest.approx(
         laplace_attacker_accuracy(epsilon), rel=1e-13

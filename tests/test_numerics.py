@@ -2,7 +2,7 @@
 
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thousand_fingers.numerics import smallest_satisfying
@@ -12,6 +12,7 @@ from thousand_fingers.numerics import smallest_satisfying
     st.floats(min_value=-1e300, max_value=1e300),
     st.floats(min_value=1e-3, max_value=1e3),
 )
+@settings(deadline=None)
 def test_it_finds_the_very_double_at_which_the_condition_starts(start, distance):
     low, high = start - distance * (1 + abs(start)), start + distance * (1 + abs(start))
     assert smallest_satisfying(lambda x: x >= start, low, high) == start
