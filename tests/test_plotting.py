@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from thousand_fingers import plotting
-from thousand_fingers.plotting import DASHES, MARKERS, PALETTE, figure
+from thousand_fingers.plotting import DASHES, MARKERS, PALETTE, figure, html_figure
 
 CAPTION = "A line rises."
 ALT = "A straight line from zero to one, rising."
@@ -125,3 +125,37 @@ def test_the_first_three_colours_stand_out_from_white_and_differ_in_lightness():
 
 def test_there_is_a_second_channel_for_every_colour():
     assert len(PALETTE) == len(DASHES) == len(MARKERS) == len(set(MARKERS)) == len(set(PALETTE))
+
+
+def test_a_figure_in_html_carries_the_same_texts_and_numbers(shown, monkeypatch):
+    recorded = {}
+    monkeypatch.setattr(plotting, "record_plot", recorded.__setitem__)
+    html_figure("fig-demo", "<svg></svg>", caption=CAPTION, alt=ALT, series={"y": [0.0, 1.0]})
+    assert shown == [("<svg></svg>", "fig-demo", CAPTION, ALT, "text/html")]
+    assert recorded == {"fig-demo": {"y": [0.0, 1.0]}}
+
+
+@pytest.mark.parametrize(
+    ("html", "message"),
+    [
+        ("", "html of fig-demo must not be empty"),
+        (" \n", "html of fig-demo must not be empty"),
+        ("<img src='a.png'/>", "html of fig-demo must not load anything"),
+        ("<link href='a.css'/>", "html of fig-demo must not load anything"),
+        ("<p>https://a.example</p>", "html of fig-demo must not load anything"),
+        ("<style>@import 'a.css'</style>", "html of fig-demo must not load anything"),
+        ("<style>p{background:url(a.png)}</style>", "html of fig-demo must not load anything"),
+    ],
+)
+def test_a_figure_in_html_that_needs_other_files_is_refused(shown, html, message):
+    with pytest.raises(ValueError, match=message):
+        html_figure("fig-demo", html, caption=CAPTION, alt=ALT, series={"y": [0.0]})
+    assert shown == []
+
+
+@pytest.mark.parametrize("changes", [{"name": "demo"}, {"caption": "x"}, {"alt": "x"}])
+def test_a_figure_in_html_needs_its_texts(shown, changes):
+    texts = {"name": "fig-demo", "caption": CAPTION, "alt": ALT} | changes
+    with pytest.raises(ValueError, match="must"):
+        html_figure(texts["name"], "<svg/>", caption=texts["caption"], alt=texts["alt"], series={})
+    assert shown == []

@@ -1,17 +1,17 @@
 """Figures of the book: one look, a caption and an alternative text each.
 
-:func:`figure` is the one way in which a chapter draws. It insists on a name, a
-caption, an alternative text and labelled axes, draws on an opaque background
-(so that dark pages work), and uses the Okabe-Ito palette, which readers with
-any of the common colour deficiencies can tell apart, together with a second
-channel: dash patterns and markers.
+:func:`figure` is the way in which a chapter draws (:func:`html_figure` for the few
+figures that move). It insists on a name, a caption, an alternative text and labelled
+axes, draws on an opaque background (so that dark pages work), and uses the Okabe-Ito
+palette, which readers with any of the common colour deficiencies can tell apart,
+together with a second channel: dash patterns and markers.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,6 +58,7 @@ _STYLE: dict[Any, Any] = {
     "axes.prop_cycle": cycler(color=PALETTE) + cycler(linestyle=DASHES),
 }
 _NAME = re.compile(r"fig-[a-z0-9]+(-[a-z0-9]+)*")
+_FOREIGN = re.compile(r"https?:|\b(src|href)\s*=|@import|url\(", re.IGNORECASE)
 
 
 @contextmanager
@@ -116,11 +117,7 @@ def figure(
     ...     _ = ax.plot([0, 1], [0, 1])
     ...     _ = ax.set(xlabel="x", ylabel="y")
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(f"name must look like 'fig-laplace-error', got {name!r}")
-    for argument, text, shortest in (("caption", caption, 10), ("alt", alt, 30)):
-        if not isinstance(text, str) or len(text.strip()) < shortest:
-            raise ValueError(f"{argument} of {name} must have at least {shortest} characters, got {text!r}")
+    _require_texts(name, caption, alt)
     integer("columns", columns, at_least=1)
     integer("rows", rows, at_least=1)
     real_number("height", height, above=0)
@@ -140,6 +137,52 @@ def figure(
         drawing.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     record_plot(name, _plotted(panels))
     _show(svg.getvalue().decode("utf-8"), name, caption, alt)
+
+
+def html_figure(
+    name: str, html: str, *, caption: str, alt: str, series: Mapping[str, Sequence[float]]
+) -> None:
+    """Show a figure that is written in HTML, for example one that the reader can move.
+
+    The counterpart of :func:`figure` for what matplotlib cannot draw: the same name, caption,
+    alternative text and drift check.
+
+    Parameters
+    ----------
+    name, caption, alt : str
+        As for :func:`figure`. The HTML must carry its own labels for readers who do not see it;
+        ``alt`` is shown where HTML is not.
+    html : str
+        Complete in itself: no address of another file or host. It must show its point without
+        JavaScript too.
+    series : mapping of str to sequence of float
+        The numbers that are drawn, compared when the figure is regenerated.
+
+    Raises
+    ------
+    ValueError
+        If name, caption, alternative text or HTML is missing, or the HTML names another file.
+
+    Examples
+    --------
+    >>> html_figure("fig-demo", "<svg><path d='M0 1L1 0'/></svg>", caption="A line rises.",
+    ...             alt="A straight line from 0 at 0 to 1 at 1.", series={"y": [0.0, 1.0]})
+    """
+    _require_texts(name, caption, alt)
+    if not isinstance(html, str) or not html.strip():
+        raise ValueError(f"html of {name} must not be empty, got {html!r}")
+    if foreign := _FOREIGN.search(html):
+        raise ValueError(f"html of {name} must not load anything, got {foreign.group()!r}")
+    record_plot(name, series)
+    _show(html, name, caption, alt, "text/html")
+
+
+def _require_texts(name: str, caption: str, alt: str) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"name must look like 'fig-laplace-error', got {name!r}")
+    for argument, text, shortest in (("caption", caption, 10), ("alt", alt, 30)):
+        if not isinstance(text, str) or len(text.strip()) < shortest:
+            raise ValueError(f"{argument} of {name} must have at least {shortest} characters, got {text!r}")
 
 
 def _require_labels(name: str, position: int, panel: Axes) -> None:
@@ -172,7 +215,7 @@ def _plotted(panels: list[Axes]) -> dict[str, Any]:
     return series
 
 
-def _show(svg: str, name: str, caption: str, alt: str) -> None:
+def _show(drawing: str, name: str, caption: str, alt: str, mime: str = "image/svg+xml") -> None:
     try:
         from IPython.core.getipython import get_ipython
         from IPython.display import display
@@ -182,7 +225,7 @@ def _show(svg: str, name: str, caption: str, alt: str) -> None:
         return
     about = {"name": name, "caption": " ".join(caption.split()), "alt": " ".join(alt.split())}
     display(
-        {"image/svg+xml": svg, "text/plain": about["alt"]},
+        {mime: drawing, "text/plain": about["alt"]},
         raw=True,
         metadata={"figure": about},
     )
