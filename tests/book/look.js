@@ -38,18 +38,28 @@ globalThis.look = {
     const canvas = document.createElement("canvas");
     canvas.width = canvas.height = 1;
     const pen = canvas.getContext("2d", { willReadFrequently: true });
+    const parsed = new Map();
     const rgba = (colour) => {
-      pen.clearRect(0, 0, 1, 1);
-      pen.fillStyle = colour;
-      pen.fillRect(0, 0, 1, 1);
-      const [r, g, b, a] = pen.getImageData(0, 0, 1, 1).data;
-      return [r, g, b, a / 255];
+      if (!parsed.has(colour)) {
+        pen.clearRect(0, 0, 1, 1);
+        pen.fillStyle = colour;
+        pen.fillRect(0, 0, 1, 1);
+        const [r, g, b, a] = pen.getImageData(0, 0, 1, 1).data;
+        parsed.set(colour, [r, g, b, a / 255]);
+      }
+      return parsed.get(colour);
     };
     const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3]));
-    const ancestry = (element) => {
-      const line = [];
-      for (let e = element; e; e = e.parentElement) line.push(getComputedStyle(e));
-      return line;
+    const known = new Map();
+    const surface = (element) => {
+      if (!element) return { colour: [255, 255, 255], fade: 1 };
+      if (!known.has(element)) {
+        const below = surface(element.parentElement);
+        const style = getComputedStyle(element);
+        const colour = over(rgba(style.backgroundColor), below.colour);
+        known.set(element, { colour, fade: below.fade * Number(style.opacity) });
+      }
+      return known.get(element);
     };
     const luminance = (colour) => {
       const [r, g, b] = colour
@@ -65,13 +75,10 @@ globalThis.look = {
       const element = walker.currentNode.parentElement;
       if (!text || element.closest(ignored)) continue;
       if (!element.checkVisibility({ visibilityProperty: true })) continue;
-      const styles = ancestry(element);
-      const fade = styles.reduce((product, style) => product * Number(style.opacity), 1);
-      const layers = styles.map((style) => rgba(style.backgroundColor));
-      const behind = layers.reduceRight((below, layer) => over(layer, below), [255, 255, 255]);
-      const ink = rgba(styles[0].color);
-      const front = over([ink[0], ink[1], ink[2], ink[3] * fade], behind);
-      const [dark, light] = [luminance(front), luminance(behind)].sort((a, b) => a - b);
+      const { colour, fade } = surface(element);
+      const ink = rgba(getComputedStyle(element).color);
+      const front = over([ink[0], ink[1], ink[2], ink[3] * fade], colour);
+      const [dark, light] = [luminance(front), luminance(colour)].sort((a, b) => a - b);
       const ratio = (light + 0.05) / (dark + 0.05);
       const place = [element.tagName.toLowerCase(), ...element.classList].join(".");
       if (ratio < limit && !seen.has(place)) seen.set(place, `${ratio.toFixed(2)} ${place} '${text.slice(0, 40)}'`);
