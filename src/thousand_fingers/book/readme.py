@@ -55,9 +55,9 @@ def readme_figure(project: Project) -> ReadmeFigure:
         for cell in read_notebook(chapter.path)["cells"]:
             for output in cell.get("outputs", []):
                 about = output.get("metadata", {}).get("figure", {})
-                if about.get("name") == found["name"]:
-                    drawn = (output["data"]["image/svg+xml"], about["alt"])
-                    return ReadmeFigure(path, (picture, found["alt"]), drawn)
+                svg = output.get("data", {}).get("image/svg+xml")
+                if svg and about.get("name") == found["name"]:
+                    return ReadmeFigure(path, (picture, found["alt"]), (svg, about["alt"]))
     raise BookError(f"README.md shows {found['name']}, which no chapter draws")
 
 
