@@ -119,8 +119,8 @@ def education(
     ax.plot(exact, rows, color=PALETTE[1], marker=MARKERS[3], ls="", label="exact")
     ax.plot(released, rows, color=PALETTE[0], marker="|", ms=11, mew=2.2, ls="", label="released, ε = 0.1")
     ax.set_yticks(rows, levels)
-    ax.set(xscale="log", xlim=(1, 250_000), xlabel="people", ylabel="highest level of schooling")
-    ax.legend(loc="lower right")
+    ax.set(xscale="log", xlim=(1, 60_000), xlabel="people", ylabel="highest level of schooling")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=2)
 
 
 def delta(ax: Axes, epsilons: Floats, tail: Floats, exact: Floats, marked: int) -> None:
