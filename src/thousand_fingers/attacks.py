@@ -102,14 +102,12 @@ def fgsm(
     tensor([[0.4000, 0.3000]])
     """
     radius = real_number("radius", radius, at_least=0)
-    start, labels, bounds = _checked(images, labels, clip)
+    ball = _Ball("linf", radius, *_checked_images(images, clip))
+    labels = _checked_labels(labels, images)
     with _attacking(model):
-        moving = start.clone().requires_grad_()
-        losses = _losses(model(moving), labels, "cross_entropy", targeted)
-        gradient = _gradient(losses, moving)
+        gradient, _ = _climb(model, ball.centres, labels, "cross_entropy", targeted)
     _warn_of_zeros(gradient)
-    low, high = _box(start, radius, bounds)
-    return torch.minimum(torch.maximum(start + radius * gradient.sign(), low), high)
+    return ball.step(ball.centres, gradient, radius)
 
 
 def pgd(
@@ -150,7 +148,7 @@ def pgd(
     generator : torch.Generator, optional
         With it, every run starts at a random point of the ball; without, at the image.
     restarts : int, default 1
-        How many runs; more than one needs a ``generator``.
+        How many runs; more than one needs a ``generator`` and ``keep="best"``.
     loss : {"cross_entropy", "margin"}, default "cross_entropy"
         What is climbed. The margin, the largest wrong logit minus the right one, does not flatten out
         when the model is very sure.
@@ -158,9 +156,8 @@ def pgd(
         ``"best"`` returns the first point at which the image is misclassified (for a targeted attack:
         classified as wanted), or else the point with the highest loss. An image that has fallen is
         left alone, which saves its remaining gradients, and the image itself counts as the first point
-        tried. ``"last"`` is the algorithm as published: everyone takes every step, the last point is
-        returned, and of several restarts the one with the highest loss. Adversarial training and
-        comparisons with other libraries use it.
+        tried. ``"last"`` is the algorithm as published: everyone takes every step, and the last point is
+        returned. Adversarial training and comparisons with other libraries use it.
 
     Returns
     -------
@@ -207,128 +204,34 @@ def pgd(
         raise ValueError(
             f"restarts must be 1 without a generator, got {restarts}: all runs would be the same"
         )
-    start, labels, bounds = _checked(images, labels, clip)
-    ball = _Ball(norm, radius, bounds)
+    ball = _Ball(norm, radius, *_checked_images(images, clip))
+    labels = _checked_labels(labels, images)
     with _attacking(model):
         if keep == "last":
-            return _climb_to_the_end(
-                model, start, labels, ball, step_size, steps, generator, targeted, restarts, loss
-            )
-        return _climb_until_fooled(
-            model, start, labels, ball, step_size, steps, generator, targeted, restarts, loss
-        )
-
-
-def _climb_to_the_end(
-    model: Model,
-    start: Tensor,
-    labels: Tensor,
-    ball: _Ball,
-    step_size: float,
-    steps: int,
-    generator: torch.Generator | None,
-    targeted: bool,
-    restarts: int,
-    loss: str,
-) -> Tensor:
-    best, best_losses = start, None
-    for _ in range(restarts):
-        points = ball.random_points(start, generator)
-        for step in range(steps):
-            moving = points.requires_grad_()
-            gradient = _gradient(_losses(model(moving), labels, loss, targeted), moving)
-            if step == 0:
-                _warn_of_zeros(gradient)
-            points = ball.step(start, moving.detach(), gradient, step_size)
-        if restarts == 1:
+            points = ball.start(generator)
+            for step in range(steps):
+                gradient, _ = _climb(model, points, labels, loss, targeted)
+                if step == 0:
+                    _warn_of_zeros(gradient)
+                points = ball.step(points, gradient, step_size)
             return points
-        with torch.no_grad():
-            losses = _losses(model(points), labels, loss, targeted)
-        better = (
-            losses > best_losses if best_losses is not None else torch.ones_like(losses, dtype=torch.bool)
-        )
-        best = torch.where(_per_image(better, start), points, best)
-        best_losses = torch.where(better, losses, best_losses) if best_losses is not None else losses
-    return best
-
-
-def _climb_until_fooled(
-    model: Model,
-    start: Tensor,
-    labels: Tensor,
-    ball: _Ball,
-    step_size: float,
-    steps: int,
-    generator: torch.Generator | None,
-    targeted: bool,
-    restarts: int,
-    loss: str,
-) -> Tensor:
-    best = start.clone()
-    with torch.no_grad():
-        logits = model(start)
-        best_losses = _losses(logits, labels, loss, targeted)
-        standing = (~_fooled(logits, labels, targeted)).nonzero().squeeze(1)
-    for _ in range(restarts):
-        all_points = ball.random_points(start, generator)  # for all, so that nobody's depends on the fallen
-        active, points = standing, all_points[standing]
-        for step in range(steps + 1):
-            if len(active) == 0:
-                break
-            moving = points.requires_grad_(step < steps)
-            logits = model(moving)
-            losses = _losses(logits, labels[active], loss, targeted)
-            fooled = _fooled(logits, labels[active], targeted)
-            better = fooled | (losses.detach() > best_losses[active])
-            best[active[better]] = moving.detach()[better]
-            best_losses[active[better]] = losses.detach()[better]
-            if step == steps:
-                active = active[~fooled]
-                break
-            gradient = _gradient(losses, moving)[~fooled]
-            active = active[~fooled]
-            if step == 0:
-                _warn_of_zeros(gradient)
-            points = ball.step(start[active], moving.detach()[~fooled], gradient, step_size)
-        standing = active
-    return best
-
-
-@dataclass(frozen=True)
-class _Ball:
-    """The points that an attack may visit around each image."""
-
-    norm: str
-    radius: float
-    bounds: tuple[float, float]
-
-    def random_points(self, centres: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Draw one point per image, uniformly in the ball, then make it a valid image."""
-        if generator is None:
-            return centres.clone()
-        options = {"generator": generator, "dtype": torch.float64, "device": generator.device}
-        if self.norm == "linf":
-            offsets = 2 * torch.rand(centres.shape, **options) - 1  # type: ignore[call-overload]
-        else:
-            directions = torch.randn(centres.shape, **options).flatten(1)  # type: ignore[call-overload]
-            lengths = torch.rand(len(centres), 1, **options) ** (1 / directions.shape[1])  # type: ignore[call-overload]
-            offsets = (lengths * directions / directions.norm(dim=1, keepdim=True)).reshape(centres.shape)
-        return self.project(centres, centres + self.radius * offsets.to(centres))
-
-    def step(self, centres: Tensor, points: Tensor, gradient: Tensor, step_size: float) -> Tensor:
-        """Move the points uphill by one step and bring them back into the ball."""
-        direction = gradient.sign() if self.norm == "linf" else _unit_length(gradient)
-        return self.project(centres, points + step_size * direction)
-
-    def project(self, centres: Tensor, points: Tensor) -> Tensor:
-        """Return the points moved back into the ball and into the range of valid pixels."""
-        if self.norm == "linf":
-            low, high = _box(centres, self.radius, self.bounds)
-            return torch.minimum(torch.maximum(points, low), high)
-        change = points - centres
-        lengths = torch.linalg.vector_norm(change.flatten(1), dim=1)
-        shrink = torch.where(lengths > self.radius, self.radius / lengths, torch.ones_like(lengths))
-        return (centres + change * _per_image(shrink, change)).clamp(*self.bounds)
+        found = _Found(ball.centres, labels, loss, targeted)
+        if generator is not None:  # otherwise the image itself is the first point of the climb
+            found.try_out(model, ball.centres)
+        for _ in range(restarts):
+            points = ball.start(generator)[found.standing]  # drawn for all: nobody's depends on who fell
+            around = ball.subset(found.standing)
+            for step in range(steps):
+                if len(points) == 0:
+                    return found.best
+                gradient, logits = _climb(model, points, labels[found.standing], loss, targeted)
+                if step == 0:
+                    _warn_of_zeros(gradient)
+                stands = found.record(points, logits)
+                around = around.subset(stands)
+                points = around.step(points[stands], gradient[stands], step_size)
+            found.try_out(model, points)
+        return found.best
 
 
 def random_sign_noise(
@@ -368,8 +271,8 @@ def random_sign_noise(
     """
     radius = real_number("radius", radius, at_least=0)
     torch_generator("generator", generator)
-    images, bounds = _checked_images(images, clip)
-    return (images + radius * _random_signs(images.shape, generator).to(images)).clamp(*bounds)
+    start, bounds = _checked_images(images, clip)
+    return (start + radius * _random_signs(start.shape, generator).to(start)).clamp(*bounds)
 
 
 # --------------------------------------------------------------------------- how many are left
@@ -437,10 +340,13 @@ def robust_accuracy(
     >>> robust_accuracy(model, images, labels, partial(fgsm, radius=0.1)).value
     0.5
     """
-    images, labels, _ = _checked(images, labels, None)
+    images, _ = _checked_images(images, None)
+    labels = _checked_labels(labels, images)
     if attack is not None:
         images = attack(model, images, labels)
-    correct = int((_logits(model, images, labels).argmax(1) == labels).sum())
+    logits = predict_logits(model, images)
+    _check_logits(logits, labels)
+    correct = int((logits.argmax(1) == labels).sum())
     interval = clopper_pearson(correct, len(labels), confidence)
     return RobustAccuracy(correct, len(labels), interval.low, interval.high)
 
@@ -700,24 +606,16 @@ def worst_of(model: Model, images: Tensor, labels: Tensor, *, transforms: Sequen
     tensor([[[0., 1.],
              [0., 0.]]])
     """
-    originals, labels, _ = _checked(images, labels, None)
-    best = originals.clone()
-    with evaluation_mode(model), torch.no_grad():
-        logits = model(originals)
-        best_losses = _losses(logits, labels, "cross_entropy", targeted=False)
-        standing = torch.arange(len(labels), device=labels.device)[~_fooled(logits, labels, False)]
+    originals, _ = _checked_images(images, None)
+    labels = _checked_labels(labels, images)
+    found = _Found(originals, labels, "cross_entropy", targeted=False)
+    with evaluation_mode(model):
+        found.try_out(model, originals)
         for transform in transforms:
-            if len(standing) == 0:
+            if len(found.standing) == 0:
                 break
-            candidates = transform(originals[standing])
-            logits = model(candidates)
-            losses = _losses(logits, labels[standing], "cross_entropy", targeted=False)
-            fooled = _fooled(logits, labels[standing], targeted=False)
-            better = fooled | (losses > best_losses[standing])
-            best[standing[better]] = candidates[better]
-            best_losses[standing[better]] = losses[better]
-            standing = standing[~fooled]
-    return best
+            found.try_out(model, transform(originals[found.standing]))
+    return found.best
 
 
 # --------------------------------------------------------------------------- behind the mask
@@ -894,37 +792,30 @@ def square_search(
     queries = integer("queries", queries, at_least=1)
     first_share = real_number("first_share", first_share, above=0, at_most=1)
     torch_generator("generator", generator)
-    originals, labels, bounds = _checked(images, labels, clip)
-    planes = _planes(originals)
-    n, channels, height, width = planes.shape
+    originals, bounds = _checked_images(images, clip)
+    labels = _checked_labels(labels, images)
+    n, channels, height, width = _planes(originals).shape
     rows, columns = torch.arange(height)[:, None], torch.arange(width)
-    best = planes.clone()
-    with evaluation_mode(model), torch.no_grad():
-        logits = model(originals)
-        best_losses = _losses(logits, labels, "margin", targeted=False)
-        standing = (~_fooled(logits, labels, False)).nonzero().squeeze(1)
+    found = _Found(originals, labels, "margin", targeted=False)
+    with evaluation_mode(model):
+        found.try_out(model, originals)
         for query in range(queries):
-            if len(standing) == 0:
-                break
+            # drawn for all images, so that nobody's squares depend on who has fallen
             if query == 0:  # stripes: a strong start whatever the image
-                signs = _random_signs((n, channels, 1, width), generator).to(planes)
-                changed = torch.ones(n, 1, height, width, dtype=torch.bool)
+                signs = _random_signs((n, channels, 1, width), generator)
+                square = torch.ones(n, 1, height, width, dtype=torch.bool)
             else:
-                share = first_share * 2.0 ** -_halvings(query, queries)
+                share = first_share / 2 ** _halvings(query, queries)
                 side = min(max(round(math.sqrt(share * height * width)), 1), height, width)
                 top = torch.randint(0, height - side + 1, (n, 1, 1, 1), generator=generator)
                 left = torch.randint(0, width - side + 1, (n, 1, 1, 1), generator=generator)
-                signs = _random_signs((n, channels, 1, 1), generator).to(planes)
-                changed = (rows >= top) & (rows < top + side) & (columns >= left) & (columns < left + side)
-            pushed = (planes[standing] + radius * signs[standing]).clamp(*bounds)
-            candidates = torch.where(changed[standing], pushed, best[standing])
-            logits = model(candidates.reshape(-1, *originals.shape[1:]))
-            losses = _losses(logits, labels[standing], "margin", targeted=False)
-            better = losses > best_losses[standing]
-            best[standing[better]] = candidates[better]
-            best_losses[standing[better]] = losses[better]
-            standing = standing[~_fooled(logits, labels[standing], targeted=False)]
-    return best.reshape(originals.shape)
+                signs = _random_signs((n, channels, 1, 1), generator)
+                square = (rows >= top) & (rows < top + side) & (columns >= left) & (columns < left + side)
+            still = found.standing
+            pushed = _planes(originals[still]) + radius * signs[still].to(originals)
+            candidates = torch.where(square[still], pushed.clamp(*bounds), _planes(found.best[still]))
+            found.try_out(model, candidates.reshape(-1, *originals.shape[1:]))
+    return found.best
 
 
 def _halvings(query: int, queries: int) -> int:
@@ -1059,12 +950,80 @@ def _standing(model: Model, images: Tensor, labels: Tensor) -> Tensor:
 
 def _zero_gradients(model: Model, images: Tensor, labels: Tensor) -> Tensor:
     with _attacking(model):
-        moving = images.detach().clone().requires_grad_()
-        gradient = _gradient(_losses(model(moving), labels, "cross_entropy", targeted=False), moving)
+        gradient, _ = _climb(model, images, labels, "cross_entropy", targeted=False)
     return (gradient == 0).flatten(1).all(1)
 
 
 # --------------------------------------------------------------------------- internal
+
+
+class _Ball:
+    """The points that an attack may visit around each image."""
+
+    def __init__(self, norm: str, radius: float, centres: Tensor, bounds: tuple[float, float]):
+        self.norm, self.radius, self.centres, self.bounds = norm, radius, centres, bounds
+        reach = radius if norm == "linf" else math.inf
+        self.low = (centres - reach).clamp_(min=bounds[0])
+        self.high = (centres + reach).clamp_(max=bounds[1])
+
+    def subset(self, images: Tensor) -> _Ball:
+        return _Ball(self.norm, self.radius, self.centres[images], self.bounds)
+
+    def start(self, generator: torch.Generator | None) -> Tensor:
+        """Draw one point per image, uniformly in the ball, then make it a valid image."""
+        if generator is None:
+            return self.centres
+        shape, device = self.centres.shape, generator.device
+        # float64 draws are the same on every machine, and for every dtype of the images
+        if self.norm == "linf":
+            offsets = 2 * torch.rand(shape, generator=generator, dtype=torch.float64, device=device) - 1
+        else:
+            normal = torch.randn(shape, generator=generator, dtype=torch.float64, device=device).flatten(1)
+            uniform = torch.rand(len(normal), 1, generator=generator, dtype=torch.float64, device=device)
+            lengths = uniform ** (1 / normal.shape[1])
+            offsets = (lengths * normal / normal.norm(dim=1, keepdim=True)).reshape(shape)
+        return self.project(self.centres + self.radius * offsets.to(self.centres))
+
+    def step(self, points: Tensor, gradient: Tensor, step_size: float) -> Tensor:
+        """Move the points uphill by one step and bring them back into the ball."""
+        direction = gradient.sign() if self.norm == "linf" else _unit_length(gradient)
+        return self.project(torch.add(points, direction, alpha=step_size))
+
+    def project(self, points: Tensor) -> Tensor:
+        """Bring points back into the ball, then into the range of valid pixels."""
+        if self.norm == "l2":
+            change = points - self.centres
+            lengths = torch.linalg.vector_norm(change.flatten(1), dim=1)
+            shrink = torch.where(lengths > self.radius, self.radius / lengths, 1.0)
+            points = self.centres + change * _per_image(shrink, change)
+        return torch.clamp(points, self.low, self.high)
+
+
+class _Found:
+    """For each image the most harmful one found so far, and which images are still standing."""
+
+    def __init__(self, images: Tensor, labels: Tensor, loss: str, targeted: bool):
+        self.labels, self.loss, self.targeted = labels, loss, targeted
+        self.best = images.clone()
+        self.losses = images.new_full((len(images),), -math.inf)
+        self.standing = torch.arange(len(images), device=images.device)
+
+    def try_out(self, model: Model, points: Tensor) -> None:
+        """Ask the model about one point for each standing image."""
+        if len(points):
+            with torch.no_grad():
+                self.record(points, model(points))
+
+    def record(self, points: Tensor, logits: Tensor) -> Tensor:
+        """Keep the points that do more harm than before; return which of the images still stand."""
+        labels = self.labels[self.standing]
+        losses = _losses(logits.detach(), labels, self.loss, self.targeted)
+        fooled = (logits.argmax(1) == labels) == self.targeted
+        better = fooled | (losses > self.losses[self.standing])
+        self.best[self.standing[better]] = points[better]
+        self.losses[self.standing[better]] = losses[better]
+        self.standing = self.standing[~fooled]
+        return ~fooled
 
 
 @contextlib.contextmanager
@@ -1075,18 +1034,72 @@ def _attacking(model: Model) -> Iterator[None]:
         yield
 
 
-def _checked(
-    images: Tensor, labels: Tensor, clip: tuple[float, float] | None
-) -> tuple[Tensor, Tensor, tuple[float, float]]:
-    images, bounds = _checked_images(images, clip)
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype == torch.bool:
-        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"labels must be a tensor of integers, got {kind}")
-    if labels.shape != images.shape[:1]:
-        raise ValueError(
-            f"labels must have one entry per image: shape ({len(images)},), got {tuple(labels.shape)}"
+def _climb(model: Model, points: Tensor, labels: Tensor, loss: str, targeted: bool) -> tuple[Tensor, Tensor]:
+    """Return the gradient of each image's loss, and the logits at which it was taken."""
+    moving = points.detach().requires_grad_()
+    logits = model(moving)
+    losses = _losses(logits, labels, loss, targeted)
+    if not losses.requires_grad:
+        raise RuntimeError(
+            "the logits do not depend on the images through differentiable operations: "
+            "attack with rebuild_gradient, or without gradients (square_search)"
         )
-    return images, labels.to(images.device, torch.int64), bounds
+    # Of the sum, so that no image's gradient depends on the size of the batch; for the images alone, so
+    # that parameters keep their .grad and the cost of theirs is saved.
+    (gradient,) = torch.autograd.grad(losses.sum(), moving, allow_unused=True)
+    if gradient is None:
+        gradient = torch.zeros_like(points)
+    bad = torch.isnan(gradient)
+    if bad.any():
+        raise ValueError(f"the gradient is NaN for {int(bad.flatten(1).any(1).sum())} of {len(bad)} images")
+    return gradient, logits.detach()
+
+
+def _losses(logits: Tensor, labels: Tensor, loss: str, targeted: bool) -> Tensor:
+    """Return what each image's attacker wants to see grow."""
+    _check_logits(logits, labels)
+    if loss == "cross_entropy":
+        losses = functional.cross_entropy(logits, labels, reduction="none")
+    else:
+        right = logits.gather(1, labels[:, None]).squeeze(1)
+        losses = logits.scatter(1, labels[:, None], -math.inf).amax(1) - right
+    return -losses if targeted else losses
+
+
+def _check_logits(logits: Tensor, labels: Tensor) -> None:
+    if logits.ndim != 2 or len(logits) != len(labels) or logits.shape[1] < 2:
+        raise ValueError(
+            f"the model must return logits of shape ({len(labels)}, n_classes), got {tuple(logits.shape)}"
+        )
+    wrong = labels[labels >= logits.shape[1]]
+    if len(wrong):
+        raise ValueError(f"labels must be >= 0 and <= {logits.shape[1] - 1}, got {int(wrong[0])}")
+    bad = torch.isnan(logits).any(1)
+    if bad.any():
+        raise ValueError(f"the model's logits are NaN for {int(bad.sum())} of {len(bad)} images")
+
+
+def _warn_of_zeros(gradient: Tensor) -> None:
+    zeros = int((gradient == 0).flatten(1).all(1).sum())
+    if zeros:
+        warnings.warn(
+            f"{zeros} of {len(gradient)} images have zero gradient: the attack cannot move them, "
+            "and their robustness is not measured",
+            ZeroGradientWarning,
+            stacklevel=3,
+        )
+
+
+def _unit_length(gradient: Tensor) -> Tensor:
+    """Scale each image's gradient to length one; a zero gradient stays zero.
+
+    Dividing by the largest entry first keeps the squares of tiny gradients from vanishing: there is no
+    guard added to the norm, and so no gradient too small to point somewhere.
+    """
+    largest = gradient.abs().flatten(1).amax(1)
+    scaled = gradient / _per_image(torch.where(largest > 0, largest, 1.0), gradient)
+    lengths = torch.linalg.vector_norm(scaled.flatten(1), dim=1)
+    return scaled / _per_image(torch.where(lengths > 0, lengths, 1.0), gradient)
 
 
 def _checked_images(images: Tensor, clip: tuple[float, float] | None) -> tuple[Tensor, tuple[float, float]]:
@@ -1109,94 +1122,30 @@ def _checked_images(images: Tensor, clip: tuple[float, float] | None) -> tuple[T
         raise ValueError(f"clip must be (low, high) with low < high, got {clip}")
     least, most = float(images.min()), float(images.max())
     if least < low - _RANGE_TOLERANCE or most > high + _RANGE_TOLERANCE:
-        raise ValueError(
-            f"images must lie in clip = [{low:g}, {high:g}], got values from {least:.4g} to {most:.4g}: "
-            + (
-                "divide bytes by 255"
-                if least >= 0 and most > 2 * high
-                else "put the normalisation into the model (thousand_fingers.models.Normalised) and attack pixels, "
-                "or name the range of your data in clip"
+        if least >= 0 and most > 2 * high:
+            advice = "divide bytes by 255"
+        else:
+            advice = (
+                "put the normalisation into the model (thousand_fingers.models.Normalised) and attack "
+                "pixels, or name the range of your data in clip"
             )
+        raise ValueError(
+            f"images must lie in clip = [{low:g}, {high:g}], got values from {least:.4g} to {most:.4g}: {advice}"
         )
     return images.detach().clone().clamp_(low, high), (low, high)
 
 
-def _losses(logits: Tensor, labels: Tensor, loss: str, targeted: bool) -> Tensor:
-    """Return what each image's attacker wants to see grow."""
-    _check_logits(logits, labels)
-    if loss == "cross_entropy":
-        losses = functional.cross_entropy(logits, labels, reduction="none")
-    else:
-        right = logits.gather(1, labels[:, None]).squeeze(1)
-        losses = logits.scatter(1, labels[:, None], -math.inf).amax(1) - right
-    return -losses if targeted else losses
-
-
-def _check_logits(logits: Tensor, labels: Tensor) -> None:
-    if logits.ndim != 2 or len(logits) != len(labels) or logits.shape[1] < 2:
+def _checked_labels(labels: Tensor, images: Tensor) -> Tensor:
+    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype == torch.bool:
+        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
+        raise TypeError(f"labels must be a tensor of integers, got {kind}")
+    if labels.shape != images.shape[:1]:
         raise ValueError(
-            f"the model must return logits of shape ({len(labels)}, n_classes), got {tuple(logits.shape)}"
+            f"labels must have one entry per image: shape ({len(images)},), got {tuple(labels.shape)}"
         )
-    if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]):
-        wrong = labels[(labels < 0) | (labels >= logits.shape[1])][0]
-        raise ValueError(f"labels must be >= 0 and <= {logits.shape[1] - 1}, got {int(wrong)}")
-    bad = int(torch.isnan(logits).any(1).sum())
-    if bad:
-        raise ValueError(f"the model's logits are NaN for {bad} of {len(logits)} images")
-
-
-def _logits(model: Model, images: Tensor, labels: Tensor) -> Tensor:
-    logits = predict_logits(model, images)
-    _check_logits(logits, labels)
-    return logits
-
-
-def _gradient(losses: Tensor, moving: Tensor) -> Tensor:
-    """Differentiate the sum of the losses, so that nobody's gradient depends on the size of the batch."""
-    if not losses.requires_grad:
-        raise RuntimeError(
-            "the logits do not depend on the images through differentiable operations: "
-            "attack with rebuild_gradient or without gradients (square_search)"
-        )
-    # the gradient of the images alone: parameters keep their .grad, and its cost is saved
-    (gradient,) = torch.autograd.grad(losses.sum(), moving, allow_unused=True)
-    if gradient is None:
-        return torch.zeros_like(moving)
-    bad = int(torch.isnan(gradient).flatten(1).any(1).sum())
-    if bad:
-        raise ValueError(f"the gradient is NaN for {bad} of {len(gradient)} images")
-    return gradient
-
-
-def _warn_of_zeros(gradient: Tensor) -> None:
-    zeros = int((gradient == 0).flatten(1).all(1).sum())
-    if zeros:
-        warnings.warn(
-            f"{zeros} of {len(gradient)} images have zero gradient: the attack cannot move them, "
-            "and their robustness is not measured",
-            ZeroGradientWarning,
-            stacklevel=3,
-        )
-
-
-def _fooled(logits: Tensor, labels: Tensor, targeted: bool) -> Tensor:
-    return (logits.argmax(1) == labels) if targeted else (logits.argmax(1) != labels)
-
-
-def _box(centres: Tensor, radius: float, bounds: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    return (centres - radius).clamp(min=bounds[0]), (centres + radius).clamp(max=bounds[1])
-
-
-def _unit_length(gradient: Tensor) -> Tensor:
-    """Scale each image's gradient to length one; a zero gradient stays zero.
-
-    Dividing by the largest entry first keeps the squares of tiny gradients from vanishing: there is no
-    guard added to the norm, and so no gradient too small to point somewhere.
-    """
-    largest = gradient.abs().flatten(1).amax(1)
-    scaled = gradient / _per_image(torch.where(largest > 0, largest, 1.0), gradient)
-    lengths = torch.linalg.vector_norm(scaled.flatten(1), dim=1)
-    return scaled / _per_image(torch.where(lengths > 0, lengths, 1.0), gradient)
+    if int(labels.min()) < 0:
+        raise ValueError(f"labels must be >= 0, got {int(labels.min())}")
+    return labels.to(images.device, torch.int64)
 
 
 def _random_signs(shape: Sequence[int], generator: torch.Generator) -> Tensor:

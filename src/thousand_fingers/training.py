@@ -8,6 +8,8 @@ one image. Chapter 7 explains it; chapters 8 and 9 train with the same loop.
 
 from __future__ import annotations
 
+import itertools
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -150,6 +152,7 @@ def adversarial_train(
     generator: torch.Generator,
     norm: str = "linf",
     random_start: bool = True,
+    warm_up: int = 0,
     clean_share: float = 0.0,
     clip: tuple[float, float] | None = (0.0, 1.0),
 ) -> History:
@@ -170,6 +173,9 @@ def adversarial_train(
         The attacker, as in :func:`thousand_fingers.attacks.pgd`.
     random_start : bool, default True
         Whether the attacker starts at a random point of the ball.
+    warm_up : int, default 0
+        Number of epochs during which radius and step grow in proportion, from almost nothing to their full
+        size. A network that meets the full attacker untrained may learn nothing at all.
     clean_share : float, default 0.0
         Weight of the loss on the images as they are, at least 0 and below 1. At 0 it is the min-max problem
         above; at 0.5 clean and attacked images count the same.
@@ -199,15 +205,20 @@ def adversarial_train(
     >>> history.gradients  # 20 images, 2 epochs, 3 gradients of the attacker and 1 of the trainer
     160
     """
+    warm_up = integer("warm_up", warm_up, at_least=0)
     clean_share = real_number("clean_share", clean_share, at_least=0, below=1)
+    batch_size = integer("batch_size", batch_size, at_least=1)
+    growing = warm_up * math.ceil(len(images) / batch_size)
+    batches_seen = itertools.count(1)
 
     def objective(model: nn.Module, batch: Tensor, batch_labels: Tensor) -> Tensor:
+        strength = min(1.0, next(batches_seen) / max(growing, 1))
         attacked = pgd(
             model,
             batch,
             batch_labels,
-            radius=radius,
-            step_size=step_size,
+            radius=strength * radius,
+            step_size=strength * step_size,
             steps=steps,
             norm=norm,
             generator=generator if random_start else None,
