@@ -30,6 +30,7 @@ refresh: $(READY) ## execute what changed and write it over the committed notebo
 	@$(BIN)/fingers refresh --jobs $(JOBS)
 
 lab: $(READY) ## open the chapters in JupyterLab, to run them cell by cell
+	@$(BIN)/jupyter trust chapters/*.ipynb  # or JupyterLab would hide the committed figures
 	$(BIN)/jupyter lab --ServerApp.root_dir=$(CURDIR)/chapters
 
 serve: html ## serve the rendered pages on http://localhost:8000

@@ -25,8 +25,8 @@ only_build_toc_files: true
 execute: {execute_notebooks: "off"}
 parse: {myst_enable_extensions: [colon_fence, deflist, dollarmath]}
 sphinx:
-  extra_extensions: [sphinx_design, sphinx_exercise, sphinx_proof, notfound.extension]
-  config: {nb_merge_streams: true}
+  extra_extensions: [sphinx_design, sphinx_exercise, sphinx_proof]
+  config: {nb_merge_streams: true, html_extra_path: [assets/404.html]}
 """
 TOC = """\
 format: jb-book

@@ -25,6 +25,7 @@ from thousand_fingers.book.execute import Failure
 from thousand_fingers.book.freshness import State
 from thousand_fingers.book.notebook import needs_of, normalise, notebook_bytes, read_notebook, records_of
 from thousand_fingers.book.project import BookError, Chapter, Project, find_project, write_atomically
+from thousand_fingers.book.readme import refresh_readme
 from thousand_fingers.book.record import shown
 from thousand_fingers.book.run import VARIANTS, Listener, Outcome, cluster, run
 from thousand_fingers.book.timings import CHECK_PHASE, DATA_PHASE, RUN_PHASE, Timings
@@ -207,6 +208,10 @@ def refresh(
     with _project() as (project, _, _):
         for chapter in project.chapters(chapters or ()):
             _refresh(project, chapter)
+        try:
+            refresh_readme(project)
+        except BookError as error:
+            out.print(f"the README's figure was left alone: {escape(str(error))}", soft_wrap=True)
 
 
 @app.command()

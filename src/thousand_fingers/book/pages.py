@@ -19,8 +19,9 @@ from thousand_fingers.book.record import MIME_PREFIX, shown
 from thousand_fingers.book.timings import CHECK_PHASE, DATA_PHASE, RUN_PHASE, Timings
 
 EVERY_FIGURE = "every_figure.ipynb"
-#: Stands on the status page until the pages are built and the number is known.
-RENDER_SECONDS = "RENDERSECONDS"
+#: Stands on the status page until the pages are built and the number is known
+#: (markup, because the search index and the copied sources leave that out).
+RENDER_SECONDS = '<span class="render-seconds">an unknown number of</span>'
 MEASURED = "measured"
 _INTERVAL_MEASURED = "inside its interval"
 
@@ -212,7 +213,7 @@ def status_page(results: list[ChapterResult], timings: Timings, versions: Mappin
             f"The last run of the whole book from nothing executed it in {run['seconds']:.0f} seconds with "
             f"{run['workers']} worker processes (isolation from the network: {run['isolation']}). Before it, the data "
             f"carriers took {timings.seconds(DATA_PHASE):.0f} seconds; after it, the checks took "
-            f"{timings.seconds(CHECK_PHASE):.0f} and rendering these pages {RENDER_SECONDS}. "
+            f"{timings.seconds(CHECK_PHASE):.0f} and rendering these pages {RENDER_SECONDS} seconds. "
             "Installation is not counted.",
             "",
         ]

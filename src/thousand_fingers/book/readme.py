@@ -46,7 +46,8 @@ def readme_figure(project: Project) -> ReadmeFigure:
     BookError
         If the README shows no figure, or one that no chapter draws.
     """
-    found = _IMAGE.search((project.root / "README.md").read_text(encoding="utf-8"))
+    readme = project.root / "README.md"
+    found = _IMAGE.search(readme.read_text(encoding="utf-8")) if readme.is_file() else None
     if not found:
         raise BookError("README.md shows no figure of the book, ![…](…/fig-….svg)")
     path = project.root / found["path"]
