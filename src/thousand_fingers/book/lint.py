@@ -341,12 +341,8 @@ _NUMBER = re.compile(
     r"(?<![\w.])[-−]?\d{1,3}(?:(?:,|\{,\}|\\,| )\d{3})+(?:\.\d+)?(?:\s?\\?%)?(?!\w)"  # 1,000
     r"|(?<![A-Za-z_\d.])\d+(?:\.\d+)?(?:e[-+]?\d+)?(?:\s?\\?%|\s?‰)?(?![A-Za-z_]*\d)"
 )
-_CODE_FENCE = re.compile(r"^(?P<f>`{3,}|~{3,})(?!\{)[^\n]*\n.*?^(?P=f)[ ]*$", re.MULTILINE | re.DOTALL)
-_CODE_DIRECTIVE = re.compile(
-    r"^(?P<f>`{3,}|:{3,})\{(?:code|code-block|code-cell|literalinclude|mermaid|raw)\}.*?^(?P=f)[ ]*$",
-    re.MULTILINE | re.DOTALL,
-)
-_DIRECTIVE_LINE = re.compile(r"^\s*(?:`{3,}|:{3,})(?:\{[\w:-]+\}|[ ]*$)", re.MULTILINE)
+_FENCE = re.compile(r"^\s*(?P<marks>`{3,}|~{3,}|:{3,})(?:\{(?P<directive>[\w:-]+)\})?(?P<rest>.*)$")
+_CODE_DIRECTIVES = ("code", "code-block", "code-cell", "literalinclude", "mermaid", "raw")
 _OPTION_LINE = re.compile(r"^\s*:[\w-]+:.*$", re.MULTILINE)
 _LABEL_LINE = re.compile(r"^\([\w-]+\)=\s*$", re.MULTILINE)
 _ROLE = re.compile(r"\{[\w:-]+\}`[^`]*`")
@@ -358,12 +354,10 @@ _YEAR = re.compile(r"(?:19|20)\d\d")
 
 
 def _prose_only(text: str) -> str:
+    text = _without_code_blocks(text)  # first, or a box would be taken for one long code span
     for pattern in (
-        _CODE_FENCE,
-        _CODE_DIRECTIVE,
         _COMMENT,
         _ROLE,
-        _DIRECTIVE_LINE,  # before inline code, or a box would be taken for one long code span
         _INLINE_CODE,
         _OPTION_LINE,
         _LABEL_LINE,
@@ -372,6 +366,26 @@ def _prose_only(text: str) -> str:
     ):
         text = pattern.sub(" ", text)
     return text
+
+
+def _without_code_blocks(text: str) -> str:
+    """Drop code blocks and the fence lines of directives; keep what directives contain."""
+    kept: list[str] = []
+    open_fences: list[tuple[str, bool]] = []  # marks, and whether code is inside
+    for line in text.splitlines():
+        fence = _FENCE.match(line)
+        if not fence:
+            if not (open_fences and open_fences[-1][1]):
+                kept.append(line)
+            continue
+        marks, directive, rest = fence["marks"], fence["directive"], fence["rest"].strip()
+        inside = open_fences[-1] if open_fences else None
+        if inside and not directive and not rest and marks.startswith(inside[0]):
+            open_fences.pop()
+        elif not (inside and inside[1]):
+            open_fences.append((marks, directive in _CODE_DIRECTIVES if directive else True))
+            kept.append(rest if directive else "")
+    return "\n".join(kept)
 
 
 def _is_naked(number: str) -> bool:
