@@ -78,7 +78,8 @@ def every_figure_page(results: list[ChapterResult]) -> Notebook:
         "",
         "Each number that a chapter computes stands here once: the value of the run that these pages show, what the "
         "outside world says of it, where that comes from, and whether the two agree. *Measured* figures have no "
-        "outside truth; they are compared with the previous run, digit by digit.",
+        "outside truth; they are compared with the previous run, digit by digit. Under a rate stands its 95% "
+        "confidence interval.",
         "",
     ]
     claims: list[Claim] = []
@@ -230,11 +231,17 @@ def status_page(results: list[ChapterResult], timings: Timings, versions: Mappin
 
 def _figure_table(result: ChapterResult) -> list[str]:
     by_name = {verdict.claim.name: verdict for verdict in result.verdicts}
+    records = records_of(result.notebook)
     rows = []
-    for name, record in records_of(result.notebook).items():
-        if record.kind == "plot":
+    for name, record in records.items():
+        if record.kind == "plot" or _is_limit(name, records):
             continue
         value = _cell(shown(record.value, record.about))
+        if _is_limit(f"{name}.low", records):
+            low, high = (
+                shown(records[name + end].value, records[name + end].about) for end in (".low", ".high")
+            )
+            value += f"<br>{low} to {high}"
         verdict = by_name.pop(name, None)
         if verdict is None:
             outside, source = "—", "—"
@@ -248,6 +255,12 @@ def _figure_table(result: ChapterResult) -> list[str]:
     rows += [f"| {_what(verdict)} | — | {_outside(verdict)} |" for verdict in by_name.values()]
     head = ["| Figure | Ours | Outside truth | Source | Verdict |", "|---|--:|--:|---|---|"]
     return head + rows
+
+
+def _is_limit(name: str, records: Mapping[str, Record]) -> bool:
+    """Tell whether a record is an end of another's confidence interval, see ``record_rate``."""
+    rate, _, end = name.rpartition(".")
+    return end in ("low", "high") and {rate, f"{rate}.low", f"{rate}.high"} <= records.keys()
 
 
 def _what(verdict: Verdict) -> str:
