@@ -102,12 +102,12 @@ def fgsm(
     tensor([[0.4000, 0.3000]])
     """
     radius = real_number("radius", radius, at_least=0)
-    ball = _Ball("linf", radius, *_checked_images(images, clip))
+    start, bounds = _checked_images(images, clip)
     labels = _checked_labels(labels, images)
     with _attacking(model):
-        gradient, _ = _climb(model, ball.centres, labels, "cross_entropy", targeted)
+        gradient, _ = _climb(model, start, labels, "cross_entropy", targeted)
     _warn_of_zeros(gradient)
-    return ball.step(ball.centres, gradient, radius)
+    return torch.add(start, gradient.sign(), alpha=radius).clamp_(*bounds)
 
 
 def pgd(
@@ -951,7 +951,7 @@ def _standing(model: Model, images: Tensor, labels: Tensor) -> Tensor:
 def _zero_gradients(model: Model, images: Tensor, labels: Tensor) -> Tensor:
     with _attacking(model):
         gradient, _ = _climb(model, images, labels, "cross_entropy", targeted=False)
-    return (gradient == 0).flatten(1).all(1)
+    return _largest_entries(gradient) == 0
 
 
 # --------------------------------------------------------------------------- internal
@@ -962,9 +962,9 @@ class _Ball:
 
     def __init__(self, norm: str, radius: float, centres: Tensor, bounds: tuple[float, float]):
         self.norm, self.radius, self.centres, self.bounds = norm, radius, centres, bounds
-        reach = radius if norm == "linf" else math.inf
-        self.low = (centres - reach).clamp_(min=bounds[0])
-        self.high = (centres + reach).clamp_(max=bounds[1])
+        if norm == "linf":  # a box, cut to the range of valid pixels once and for all
+            self.low = (centres - radius).clamp_(min=bounds[0])
+            self.high = (centres + radius).clamp_(max=bounds[1])
 
     def subset(self, images: Tensor) -> _Ball:
         return _Ball(self.norm, self.radius, self.centres[images], self.bounds)
@@ -982,21 +982,21 @@ class _Ball:
             uniform = torch.rand(len(normal), 1, generator=generator, dtype=torch.float64, device=device)
             lengths = uniform ** (1 / normal.shape[1])
             offsets = (lengths * normal / normal.norm(dim=1, keepdim=True)).reshape(shape)
-        return self.project(self.centres + self.radius * offsets.to(self.centres))
+        return self._project(self.centres + self.radius * offsets.to(self.centres))
 
     def step(self, points: Tensor, gradient: Tensor, step_size: float) -> Tensor:
-        """Move the points uphill by one step and bring them back into the ball."""
-        direction = gradient.sign() if self.norm == "linf" else _unit_length(gradient)
-        return self.project(torch.add(points, direction, alpha=step_size))
+        """Move the points uphill by one step and bring them back into the ball; uses the gradient up."""
+        direction = gradient.sign_() if self.norm == "linf" else _scale_to_unit_length(gradient)
+        return self._project(torch.add(points, direction, alpha=step_size))
 
-    def project(self, points: Tensor) -> Tensor:
-        """Bring points back into the ball, then into the range of valid pixels."""
-        if self.norm == "l2":
-            change = points - self.centres
-            lengths = torch.linalg.vector_norm(change.flatten(1), dim=1)
-            shrink = torch.where(lengths > self.radius, self.radius / lengths, 1.0)
-            points = self.centres + change * _per_image(shrink, change)
-        return torch.clamp(points, self.low, self.high)
+    def _project(self, points: Tensor) -> Tensor:
+        """Bring points back into the ball, then into the range of valid pixels, in place."""
+        if self.norm == "linf":
+            return points.clamp_(self.low, self.high)
+        change = points.sub_(self.centres)
+        lengths = torch.linalg.vector_norm(change.flatten(1), dim=1)
+        shrink = torch.where(lengths > self.radius, self.radius / lengths, 1.0)
+        return change.mul_(_per_image(shrink, change)).add_(self.centres).clamp_(*self.bounds)
 
 
 class _Found:
@@ -1049,9 +1049,10 @@ def _climb(model: Model, points: Tensor, labels: Tensor, loss: str, targeted: bo
     (gradient,) = torch.autograd.grad(losses.sum(), moving, allow_unused=True)
     if gradient is None:
         gradient = torch.zeros_like(points)
-    bad = torch.isnan(gradient)
-    if bad.any():
-        raise ValueError(f"the gradient is NaN for {int(bad.flatten(1).any(1).sum())} of {len(bad)} images")
+    if torch.isnan(gradient.sum()):  # cheap, and decisive only in the good case
+        bad = torch.isnan(gradient).flatten(1).any(1)
+        if bad.any():
+            raise ValueError(f"the gradient is NaN for {int(bad.sum())} of {len(bad)} images")
     return gradient, logits.detach()
 
 
@@ -1071,16 +1072,15 @@ def _check_logits(logits: Tensor, labels: Tensor) -> None:
         raise ValueError(
             f"the model must return logits of shape ({len(labels)}, n_classes), got {tuple(logits.shape)}"
         )
-    wrong = labels[labels >= logits.shape[1]]
-    if len(wrong):
-        raise ValueError(f"labels must be >= 0 and <= {logits.shape[1] - 1}, got {int(wrong[0])}")
-    bad = torch.isnan(logits).any(1)
-    if bad.any():
+    if len(labels) and int(labels.max()) >= logits.shape[1]:
+        raise ValueError(f"labels must be >= 0 and <= {logits.shape[1] - 1}, got {int(labels.max())}")
+    if torch.isnan(logits).any():
+        bad = torch.isnan(logits).any(1)
         raise ValueError(f"the model's logits are NaN for {int(bad.sum())} of {len(bad)} images")
 
 
 def _warn_of_zeros(gradient: Tensor) -> None:
-    zeros = int((gradient == 0).flatten(1).all(1).sum())
+    zeros = int((_largest_entries(gradient) == 0).sum())
     if zeros:
         warnings.warn(
             f"{zeros} of {len(gradient)} images have zero gradient: the attack cannot move them, "
@@ -1090,16 +1090,20 @@ def _warn_of_zeros(gradient: Tensor) -> None:
         )
 
 
-def _unit_length(gradient: Tensor) -> Tensor:
-    """Scale each image's gradient to length one; a zero gradient stays zero.
+def _scale_to_unit_length(gradient: Tensor) -> Tensor:
+    """Scale each image's gradient to length one, in place; a zero gradient stays zero.
 
     Dividing by the largest entry first keeps the squares of tiny gradients from vanishing: there is no
     guard added to the norm, and so no gradient too small to point somewhere.
     """
-    largest = gradient.abs().flatten(1).amax(1)
-    scaled = gradient / _per_image(torch.where(largest > 0, largest, 1.0), gradient)
-    lengths = torch.linalg.vector_norm(scaled.flatten(1), dim=1)
-    return scaled / _per_image(torch.where(lengths > 0, lengths, 1.0), gradient)
+    largest = _largest_entries(gradient)
+    gradient.div_(_per_image(torch.where(largest > 0, largest, 1.0), gradient))
+    lengths = torch.linalg.vector_norm(gradient.flatten(1), dim=1)
+    return gradient.div_(_per_image(torch.where(lengths > 0, lengths, 1.0), gradient))
+
+
+def _largest_entries(gradient: Tensor) -> Tensor:
+    return gradient.abs().flatten(1).amax(1)
 
 
 def _checked_images(images: Tensor, clip: tuple[float, float] | None) -> tuple[Tensor, tuple[float, float]]:
@@ -1113,14 +1117,14 @@ def _checked_images(images: Tensor, clip: tuple[float, float] | None) -> tuple[T
         )
     if images.ndim < 2 or images.numel() == 0:
         raise ValueError(f"images must have shape (n, ...) with n >= 1, got {tuple(images.shape)}")
-    if not torch.isfinite(images).all():
+    least, most = (float(extreme) for extreme in images.detach().aminmax())  # NaN if there is one
+    if not (math.isfinite(least) and math.isfinite(most)):
         raise ValueError("images must be finite, got NaN or infinite pixels")
     if clip is None:
         return images.detach().clone(), (-math.inf, math.inf)
     low, high = real_number("clip[0]", clip[0]), real_number("clip[1]", clip[1])
     if not low < high:
         raise ValueError(f"clip must be (low, high) with low < high, got {clip}")
-    least, most = float(images.min()), float(images.max())
     if least < low - _RANGE_TOLERANCE or most > high + _RANGE_TOLERANCE:
         if least >= 0 and most > 2 * high:
             advice = "divide bytes by 255"
@@ -1132,7 +1136,7 @@ def _checked_images(images: Tensor, clip: tuple[float, float] | None) -> tuple[T
         raise ValueError(
             f"images must lie in clip = [{low:g}, {high:g}], got values from {least:.4g} to {most:.4g}: {advice}"
         )
-    return images.detach().clone().clamp_(low, high), (low, high)
+    return images.detach().clamp(low, high), (low, high)
 
 
 def _checked_labels(labels: Tensor, images: Tensor) -> Tensor:
