@@ -550,6 +550,15 @@ def test_integer_mechanisms_release_integers():
         assert released.dtype == np.int64
 
 
+def test_the_integer_noise_has_scale_sensitivity_over_epsilon():
+    noise = discrete_laplace_mechanism(0, sensitivity=3, epsilon=2, rng=rng(26), size=100_000)
+    assert goodness_of_fit(noise, laplace_pmf(1.5)) > FALSE_ALARM
+    assert goodness_of_fit(noise, laplace_pmf(0.5)) < FALSE_ALARM
+    counts = discrete_laplace_mechanism(np.full((50, 40), 7), sensitivity=3, epsilon=2, rng=rng(26))
+    assert counts.shape == (50, 40)
+    assert goodness_of_fit(counts.ravel() - 7, laplace_pmf(1.5)) > FALSE_ALARM
+
+
 @pytest.mark.case("DP-21")
 def test_the_noise_does_not_depend_on_the_count():
     # Then the releases of neighbours differ by exactly 1, whichever they are, and no low
@@ -689,22 +698,30 @@ def test_a_sum_has_discrete_laplace_noise_of_scale_largest_bound_over_epsilon():
 
 
 @pytest.mark.case("DP-23")
-def test_a_mean_is_a_noisy_sum_over_a_noisy_count():
+@pytest.mark.parametrize("seed", range(5))
+def test_a_mean_is_a_noisy_sum_over_a_noisy_count(seed):
     values = rng(15).uniform(0, 10, 500)
-    generator = rng(16)
-    total = noisy_sum(values, lower=0, upper=10, epsilon=Fraction(1, 2), rng=generator)
-    count = discrete_laplace_mechanism(500, epsilon=Fraction(1, 2), rng=generator)
-    assert noisy_mean(values, lower=0, upper=10, epsilon=1, rng=rng(16)) == total / count
+    generator = rng(seed)
+    total = noisy_sum(values, lower=0, upper=10, epsilon=Fraction(1, 20), rng=generator)
+    count = discrete_laplace_mechanism(500, epsilon=Fraction(1, 20), rng=generator)
+    mean = noisy_mean(values, lower=0, upper=10, epsilon=Fraction(1, 10), rng=rng(seed))
+    assert mean == total / count
+    assert count != 500
 
 
 @pytest.mark.case("DP-23")
 def test_a_mean_does_not_pretend_to_know_how_many_people_there_are():
-    # With the number known, values all at the upper bound could never show a mean below it by
-    # more than the noise of the sum; the noise of the count shows on top.
-    generator = rng(17)
-    means = [noisy_mean([100.0] * 20, lower=99, upper=101, epsilon=1, rng=generator) for _ in range(300)]
-    assert min(means) == 99
-    assert max(means) == 101
+    # n times its error is the noise of the sum less 0.9 times the noise of the count.
+    n, value, generator = 10_000, 0.9, rng(17)
+    column = np.full(n, value)
+    errors = n * np.array(
+        [noisy_mean(column, lower=-1, upper=1, epsilon=1, rng=generator) - value for _ in range(1000)]
+    )
+    of_the_sum = rng(24).laplace(0, 2, 100_000)
+    of_the_count = rng(25).geometric(1 - math.exp(-1 / 2), (2, 100_000))
+    both = of_the_sum - value * (of_the_count[0] - of_the_count[1])
+    assert stats.ks_2samp(errors, both).pvalue > FALSE_ALARM
+    assert stats.ks_2samp(errors, of_the_sum).pvalue < FALSE_ALARM
 
 
 @pytest.mark.case("DP-23")
