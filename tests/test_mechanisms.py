@@ -715,7 +715,7 @@ def test_a_mean_does_not_pretend_to_know_how_many_people_there_are():
     n, value, generator = 10_000, 0.9, rng(17)
     column = np.full(n, value)
     errors = n * np.array(
-        [noisy_mean(column, lower=-1, upper=1, epsilon=1, rng=generator) - value for _ in range(1000)]
+        [noisy_mean(column, lower=-1, upper=1, epsilon=1, rng=generator) - value for _ in range(2000)]
     )
     of_the_sum = rng(24).laplace(0, 2, 100_000)
     of_the_count = rng(25).geometric(1 - math.exp(-1 / 2), (2, 100_000))
