@@ -333,6 +333,16 @@ def test_fixed_thresholds_pay_the_union_bound():
     assert audit == Audit(audit.epsilon_lower_bound, 411.5, 1 - fn / 500, fp / 500, 0.95, 1000, 0.0, "above")
 
 
+def test_release_on_the_threshold_is_attributed_by_neither_direction():
+    here, there = np.repeat([2.0, 1.0, 0.0], [60, 30, 10]), np.repeat([2.0, 1.0, 0.0], [10, 30, 60])
+    above = audit_epsilon(here, there, thresholds=[1.0])
+    assert (above.direction, above.tpr, above.fpr) == ("above", 0.6, 0.1)
+    assert above.epsilon_lower_bound == epsilon_lower_bound(10, 100, 40, 100, confidence=0.975)
+    below = audit_epsilon(there, here, thresholds=[1.0])
+    assert (below.direction, below.tpr, below.fpr) == ("below", 0.6, 0.1)
+    assert below.epsilon_lower_bound == above.epsilon_lower_bound
+
+
 def test_delta_is_subtracted_in_the_audit():
     """A mechanism that shows the record with probability delta is (0, delta)-DP, and no less than that."""
     convicted = np.zeros(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from fractions import Fraction
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
+from thousand_fingers import synthetic_data
 from thousand_fingers.auditing import audit_epsilon
 from thousand_fingers.mechanisms import BudgetExceeded, PrivacyBudget
 from thousand_fingers.synthetic_data import (
@@ -238,16 +240,28 @@ def test_without_budget_probabilities_are_nearly_uniform():
     assert np.median(distances) < 1e-6
 
 
-def test_totals_of_all_marginals_give_the_number_of_rows():
-    """Weighted by precision: standard deviation 0.63 of one count's, where a column of two alone has 1.41."""
+def test_number_of_rows_is_the_precision_weighted_mean_of_all_totals():
+    """A total of K noisy counts has variance proportional to K: weights 1/2 and 1/4 by hand."""
+    measured = NoisyMarginals(
+        domain={"p": (0, 1), "q": (0, 1, 2, 3)},
+        one_way={"p": np.array([4, 6]), "q": np.array([10, 10, 10, 10])},
+        two_way={},
+        epsilon=1.0,
+        scale=Fraction(2),
+    )
+    assert consistent_probabilities(measured)[0] == pytest.approx((10 / 2 + 40 / 4) / (1 / 2 + 1 / 4))
+
+
+def test_number_of_rows_is_estimated_without_bias():
+    """Variance 0.4 of one count's: the weights of the ten marginals of DOMAIN add up to 2.5."""
     table = _chain(500, seed=1)
-    errors, single = [], []
-    for seed in range(100):
-        measured = noisy_marginals(table, DOMAIN, epsilon=1.0, rng=np.random.default_rng(seed))
-        errors.append(consistent_probabilities(measured)[0] - 500)
-        single.append(measured.one_way["b"].sum() - 500)
-    assert np.std(errors) < 0.6 * np.std(single)
-    assert abs(np.mean(errors)) < 5 * np.std(errors) / math.sqrt(100)
+    errors = [
+        consistent_probabilities(noisy_marginals(table, DOMAIN, epsilon=1.0, rng=np.random.default_rng(s)))[0]
+        - 500
+        for s in range(100)
+    ]
+    standard_error = math.sqrt(0.4 * 200 / 100)  # scale 10: variance of a count just below 200
+    assert abs(np.mean(errors)) < stats.norm.isf(FALSE_ALARM / 2) * standard_error
 
 
 # ---------------------------------------------------------------- tree and rows
@@ -353,15 +367,36 @@ def test_more_budget_gives_closer_marginals():
     assert distances[0] > 2 * distances[1] > 2.5 * distances[2]
 
 
-def test_everything_after_the_measurement_is_post_processing():
-    """Two tables with the same noisy counts give the same rows: nothing else of the data is read."""
+def test_everything_after_the_measurement_is_post_processing(monkeypatch):
+    """Given the same measurements, two tables that have nothing in common give the same rows."""
+    measured = noisy_marginals(_chain(300, seed=0), DOMAIN, epsilon=1.0, rng=np.random.default_rng(1))
+    monkeypatch.setattr(synthetic_data, "noisy_marginals", lambda *args, **options: measured)
+    one = synthesize(_chain(5, seed=2), DOMAIN, epsilon=1.0, rng=np.random.default_rng(3))
+    other = _chain(2000, seed=4)
+    other["d"] = other["a"] == "x"  # another tree
+    two = synthesize(other, DOMAIN, epsilon=1.0, rng=np.random.default_rng(3))
+    pd.testing.assert_frame_equal(one.table, two.table)
+    assert one.tree == two.tree
+
+
+def test_order_of_rows_and_undeclared_columns_are_not_read():
     table = _chain(300, seed=0)
     shuffled = table.sample(frac=1, random_state=0).reset_index(drop=True)
-    shuffled["unlisted"] = np.arange(300)
+    shuffled["undeclared"] = np.arange(300)
     one = synthesize(table, DOMAIN, epsilon=1.0, rng=np.random.default_rng(5))
     two = synthesize(shuffled, DOMAIN, epsilon=1.0, rng=np.random.default_rng(5))
     pd.testing.assert_frame_equal(one.table, two.table)
-    assert one.tree == two.tree
+
+
+def test_a_census_sized_table_takes_less_than_two_seconds():
+    """48,842 rows and six columns, 21 marginals, as in the chapter; processor time, not the clock."""
+    rng = np.random.default_rng(0)
+    domain = {f"column {i}": range(k) for i, k in enumerate((6, 16, 2, 7, 6, 2))}
+    table = pd.DataFrame({c: rng.integers(0, len(values), 48_842) for c, values in domain.items()})
+    start = time.process_time()
+    made = synthesize(table, domain, epsilon=0.1, rng=rng)
+    assert time.process_time() - start < 2
+    assert len(made.marginals.one_way) + len(made.marginals.two_way) == 21
 
 
 def test_statement_names_unit_relation_price_and_noise():
