@@ -292,10 +292,11 @@ def test_audit_of_a_correct_mechanism_exceeds_the_truth_no_more_often_than_state
 
 @pytest.mark.parametrize("mechanism", [_laplace, _integer])
 def test_laplace_noise_halved_is_caught_by_audit(mechanism):
-    """Claimed epsilon = 1, noise of epsilon = 2, n = 1000 a side. Over 400 other seeds the smallest
-    bound was 1.26 with a mean of 1.62: 1 is five standard deviations below the mean."""
+    """Claimed epsilon = 1, noise of epsilon = 2, n = 1000 a side. Of 2,000 other runs (500 with integers)
+    the smallest bound was 1.12 (1.27); of as many with the right noise 0.15 % (0.8 %) exceeded 1."""
     assert (_bounds(mechanism, 2.0, 1000, range(1000, 1030)) > 1.0).all()
-    assert (_bounds(mechanism, 1.0, 1000, range(1000, 1030)) <= 1.0).all()
+    right = _bounds(mechanism, 1.0, 1000, range(1000, 1030))
+    assert (right > 1.0).sum() <= stats.binom.isf(FALSE_ALARM, 30, 0.05)
 
 
 def test_releases_without_noise_are_caught_by_audit():
