@@ -1,4 +1,4 @@
-"""Tests marked ``browser`` need Chromium: without it they are reported, loudly, as not run."""
+"""Settings for all tests, and the browser: without Chromium its tests are reported, loudly, as not run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import shutil
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# A machine under load is no reason to fail: hypothesis counts examples here, not milliseconds.
+settings.register_profile("book", deadline=None)
+settings.load_profile("book")
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 NO_BROWSER = "no Chromium found: install it, or name it in the environment variable CHROMIUM"
