@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from thousand_fingers.auditing import clopper_pearson
+from thousand_fingers.intervals import clopper_pearson
 from thousand_fingers.models import Model, evaluation_mode, predict_logits
 from thousand_fingers.validation import choice, integer, real_number, torch_generator
 

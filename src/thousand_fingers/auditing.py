@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
+from thousand_fingers.intervals import clopper_pearson
 from thousand_fingers.mechanisms import gaussian_epsilon
-from thousand_fingers.validation import choice, integer, integer_array, real_array, real_number
+from thousand_fingers.validation import integer, integer_array, real_array, real_number
 
 # ---------------------------------------------------------------- low bits
 
@@ -132,77 +133,6 @@ def _untemper(word: NDArray[np.uint32]) -> NDArray[np.uint32]:
     for _ in range(2):  # each pass makes eleven more high bits right
         state = word ^ (state >> np.uint32(11))
     return state
-
-
-# ---------------------------------------------------------------- intervals
-
-
-class Interval(NamedTuple):
-    """A confidence interval: unpacks as ``low, high``.
-
-    Attributes
-    ----------
-    low, high : float
-        Its ends, both included.
-    """
-
-    low: float
-    high: float
-
-
-def clopper_pearson(successes: int, trials: int, confidence: float = 0.95, *, side: str = "both") -> Interval:
-    """Return the exact confidence interval of a probability.
-
-    Whatever the probability is, the interval contains it with probability at
-    least ``confidence``.
-
-    Parameters
-    ----------
-    successes : int
-        Number of successes, between 0 and ``trials``.
-    trials : int
-        Number of independent trials, at least 1.
-    confidence : float, default 0.95
-        In (0, 1).
-    side : {"both", "lower", "upper"}, default "both"
-        ``"both"`` splits the failure probability between the two ends;
-        ``"lower"`` spends it all on the lower end (the upper one is 1) and
-        ``"upper"`` on the upper end (the lower one is 0).
-
-    Returns
-    -------
-    Interval
-
-    Raises
-    ------
-    ValueError
-        If ``successes`` exceeds ``trials`` or another argument is out of range.
-
-    References
-    ----------
-    [ClopperPearson1934]
-
-    Examples
-    --------
-    >>> low, high = clopper_pearson(0, 100)
-    >>> low, round(high, 4)
-    (0.0, 0.0362)
-    >>> round(clopper_pearson(95, 100, side="lower").low, 4)
-    0.8977
-    """
-    trials = integer("trials", trials, at_least=1)
-    successes = integer("successes", successes, at_least=0, at_most=trials)
-    confidence = real_number("confidence", confidence, above=0, below=1)
-    choice("side", side, ("both", "lower", "upper"))
-    failure_probability = (1 - confidence) / (2 if side == "both" else 1)
-    failures = trials - successes
-    low = 0.0
-    high = 1.0
-    if side != "upper" and successes > 0:
-        low = float(special.betaincinv(successes, failures + 1, failure_probability))
-    if side != "lower" and failures > 0:
-        high = float(special.betainccinv(successes + 1, failures, failure_probability))
-    return Interval(low, high)
 
 
 # ---------------------------------------------------------------- lower bounds on epsilon

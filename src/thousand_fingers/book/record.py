@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 
+from thousand_fingers.intervals import clopper_pearson
 from thousand_fingers.validation import choice, integer, real_number
 
 MIME_PREFIX = "application/papermill.record/"
@@ -113,7 +113,7 @@ def record_rate(
     ----------
     name : str
         As for :func:`record`; the limits are recorded as ``<name>.low`` and
-        ``<name>.high`` (Clopper and Pearson, by scipy).
+        ``<name>.high`` (Clopper and Pearson).
     successes, trials : int
         Counts, 0 <= successes <= trials, trials >= 1.
     digits : int, default 4
@@ -132,13 +132,11 @@ def record_rate(
     >>> record_rate("dp.demo.right", 562, 1000, digits=3)
     dp.demo.right = 0.562 (95% interval 0.531 to 0.593, n = 1000)
     """
-    integer("trials", trials, at_least=1)
-    integer("successes", successes, at_least=0, at_most=int(trials))
-    limits = binomtest(int(successes), int(trials)).proportion_ci(0.95, method="exact")
+    limits = clopper_pearson(successes, trials)
     rate = _describe(name, int(successes) / int(trials), digits, 1e-6, interval)
     ends = (0.0, 1.0) if interval else None
-    low = _describe(f"{name}.low", float(limits.low), digits, 1e-6, ends)
-    high = _describe(f"{name}.high", float(limits.high), digits, 1e-6, ends)
+    low = _describe(f"{name}.low", limits.low, digits, 1e-6, ends)
+    high = _describe(f"{name}.high", limits.high, digits, 1e-6, ends)
     between = f"{shown(*low[1:])} to {shown(*high[1:])}"
     print(f"{name} = {shown(*rate[1:])} (95% interval {between}, n = {trials})")
     for described in (rate, low, high):
