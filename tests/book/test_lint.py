@@ -120,6 +120,15 @@ def test_edits_against_the_rules_are_seen(executed, old, new, message):
     assert any(message in line for line in lines), lines
 
 
+def test_a_printed_value_that_is_not_the_recorded_one_is_seen(executed):
+    changed = copy.deepcopy(executed)
+    cell = next(c for c in changed["cells"] if c["source"] == demo.RECORD)
+    line = next(o for o in cell["outputs"] if o["output_type"] == "stream")
+    assert "demo.mean = 0." in line["text"]
+    line["text"] = line["text"].replace("demo.mean = 0.", "demo.mean = 1.")
+    assert any("does not print its record as it is: demo.mean = 0." in p for p in findings(changed))
+
+
 def test_tags_that_hide_failures_are_seen(executed):
     changed = copy.deepcopy(executed)
     changed["cells"][4]["metadata"]["tags"] = ["raises-exception"]
@@ -165,6 +174,10 @@ def test_two_figures_in_one_cell_are_seen(executed):
         ("1. first\n2. second", []),
         ("{glue:text}`a.ipynb::b.c:.2f` of 20", ["20"]),
         ("chance \\(50\\%\\)", ["50\\%"]),
+        ("% a comment of 0.5\n\nWe got 0.75.", ["0.75"]),
+        ("{math}`p = 0.5` and {strong}`0.75`", ["0.5", "0.75"]),
+        ("It`s one thing.\n\nWe got 0.5.\n\nIt`s another.", ["0.5"]),
+        ("A chance of .5, of x.5", [".5"]),
     ],
 )
 def test_naked_numbers_are_found_in_prose_only(text, naked):

@@ -22,6 +22,7 @@ from thousand_fingers.book.notebook import (
     tags_of,
     title_of,
 )
+from thousand_fingers.book.record import shown
 
 MAX_CELL_LINES = 16
 THREAT_MODEL_FIELDS = (
@@ -324,6 +325,24 @@ def _output_problems(cell: Cell) -> list[str]:
             problems.append("shows a picture without caption and alternative text: draw it with figure(...)")
     if len(figures_of(cell)) > 1:
         problems.append("draws more than one figure")
+    return problems + _printing_problems(cell)
+
+
+def _printing_problems(cell: Cell) -> list[str]:
+    """Find the records whose value is not the one printed under the cell."""
+    records = {name: r for name, r in records_of({"cells": [cell]}).items() if r.kind != "plot"}
+    values = {name: shown(record.value, record.about) for name, record in records.items()}
+    printed = "\n" + "".join(o["text"] for o in cell.get("outputs", []) if o["output_type"] == "stream")
+    problems = []
+    for name, value in values.items():
+        stem, _, end = name.rpartition(".")
+        if end in ("low", "high") and {stem, f"{stem}.low", f"{stem}.high"} <= values.keys():
+            continue  # printed on the line of its rate
+        line, rest = f"{name} = {value}", "\n"
+        if {f"{name}.low", f"{name}.high"} <= values.keys():
+            rest = f" (95% interval {values[f'{name}.low']} to {values[f'{name}.high']}, n = "
+        if f"\n{line}{rest}" not in printed:
+            problems.append(f"does not print its record as it is: {line}")
     return problems
 
 
@@ -339,25 +358,28 @@ def _opening(text: str) -> str:
 _QUOTE = re.compile(r"\{glue(?::\w+)?\}`(?P<target>[^`]+)`")
 _NUMBER = re.compile(
     r"(?<![\w.])[-−]?\d{1,3}(?:(?:,|\{,\}|\\,| )\d{3})+(?:\.\d+)?(?:\s?\\?%)?(?!\w)"  # 1,000
+    r"|(?<![\w.])\.\d+(?!\w)"  # .5
     r"|(?<![A-Za-z_\d.])\d+(?:\.\d+)?(?:e[-+]?\d+)?(?:\s?\\?%|\s?‰)?(?![A-Za-z_]*\d)"
 )
 _FENCE = re.compile(r"^\s*(?P<marks>`{3,}|~{3,}|:{3,})(?:\{(?P<directive>[\w:-]+)\})?(?P<rest>.*)$")
 _CODE_DIRECTIVES = ("code", "code-block", "code-cell", "literalinclude", "mermaid", "raw")
+_TARGET_DIRECTIVES = ("solution", "solution-start", "figure", "image", "include")  # their argument is a name
 _OPTION_LINE = re.compile(r"^\s*:[\w-]+:.*$", re.MULTILINE)
 _LABEL_LINE = re.compile(r"^\([\w-]+\)=\s*$", re.MULTILINE)
-_ROLE = re.compile(r"\{[\w:-]+\}`[^`]*`")
-_INLINE_CODE = re.compile(r"(?P<t>`+)(?!`).+?(?<!`)(?P=t)(?!`)", re.DOTALL)
+# Roles whose text is a target; what others enclose ({math}, {strong} …) is shown and so is prose.
+_ROLE = re.compile(r"\{(?:glue|cite|numref|ref|eq|doc|download|term|index|prf|py)[\w:-]*\}`[^`]*`")
+_SHOWN_ROLE = re.compile(r"\{[\w:-]+\}`([^`]*)`")
+_INLINE_CODE = re.compile(r"(?P<t>`+)(?!`)(?:(?!\n\s*\n).)+?(?<!`)(?P=t)(?!`)", re.DOTALL)
 _LINK_TARGET = re.compile(r"\]\([^)]*\)|<https?://[^>]*>|https?://\S+")
-_COMMENT = re.compile(r"<!--.*?-->|^%.*$", re.DOTALL | re.MULTILINE)
+_COMMENT = re.compile(r"<!--.*?-->|^%[^\n]*$", re.DOTALL | re.MULTILINE)
 _ORDERED_ITEM = re.compile(r"^\s*\d{1,2}\. ", re.MULTILINE)
 _YEAR = re.compile(r"(?:19|20)\d\d")
 
 
 def _prose_only(text: str) -> str:
     text = _without_code_blocks(text)  # first, or a box would be taken for one long code span
+    text = _SHOWN_ROLE.sub(r" \1 ", _ROLE.sub(" ", _COMMENT.sub(" ", text)))
     for pattern in (
-        _COMMENT,
-        _ROLE,
         _INLINE_CODE,
         _OPTION_LINE,
         _LABEL_LINE,
@@ -384,7 +406,7 @@ def _without_code_blocks(text: str) -> str:
             open_fences.pop()
         elif not (inside and inside[1]):
             open_fences.append((marks, directive in _CODE_DIRECTIVES if directive else True))
-            kept.append(rest if directive else "")
+            kept.append(rest if directive and directive not in _TARGET_DIRECTIVES else "")
     return "\n".join(kept)
 
 
