@@ -11,6 +11,7 @@ import pytest
 import thousand_fingers
 from thousand_fingers.book.freshness import State, closure, imported_modules, inputs_of
 from thousand_fingers.book.project import Project, write_atomically
+from thousand_fingers.book.timings import Timings
 
 LIBRARY = Path(thousand_fingers.__file__).parent
 
@@ -111,6 +112,17 @@ def test_a_truncated_memory_is_no_memory(project):
     assert set(stale(project)) == {"01_first", "02_second"}
     State(project).keep("x", 1)
     json.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '{"01_first/ci": 5}', '{"01_first/ci": {}}'])
+def test_a_memory_of_another_shape_is_no_memory(project, text):
+    for name in ("state.json", "timings.json"):
+        (project.build_dir / name).write_text(text, encoding="utf-8")
+    assert stale(project)["01_first"] == ["never executed here"]
+    assert Timings(project).seconds("01_first/ci") == 0
+    State(project).keep("x", 1)
+    Timings(project).keep("x", 1.0)
+    assert (State(project).value("x"), Timings(project).seconds("x")) == (1, 1.0)
 
 
 def test_imports_are_found_in_every_form():

@@ -63,6 +63,21 @@ def test_a_failing_chapter_leaves_the_others_and_its_previous_result(book):
     first.path.write_bytes(source)
 
 
+def test_what_is_edited_during_a_run_makes_the_chapter_stale(tmp_path):
+    project = demo.make_project(tmp_path / "book")
+    first = project.chapters(["1"])
+
+    class Editing:
+        def submit(self, function, job):
+            future: Future = Future()
+            future.set_result(function(job))
+            demo.write_notebook(project, first[0].path.name, demo.notebook(first[0].path.name, "x = 1"))
+            return future
+
+    run(project, State(project), Timings(project), first, executor=Editing())
+    assert State(project).why_stale(first[0], "ci") == ["cells"]
+
+
 class CountingExecutor:
     """Runs at once and remembers how many memory-heavy jobs were alive together."""
 

@@ -154,9 +154,10 @@ class State:
         self._project = project
         self._path = project.build_dir / "state.json"
         try:
-            self._entries: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
+            entries = json.loads(self._path.read_text(encoding="utf-8"))
         except (FileNotFoundError, ValueError):
-            self._entries = {}
+            entries = {}
+        self._entries: dict[str, Any] = entries if isinstance(entries, dict) else {}
 
     def why_stale(self, chapter: Chapter, scale: str, variant: str = "") -> list[str]:
         """Return why a chapter must run; an empty list means it is fresh.
@@ -166,7 +167,7 @@ class State:
         """
         entry = self._entries.get(self._key(chapter, scale, variant))
         output = self._project.executed(chapter, scale, variant)
-        if entry is None:
+        if not (isinstance(entry, dict) and {"inputs", "output"} <= entry.keys()):
             return ["never executed here"]
         if not output.is_file():
             return ["its output is missing"]

@@ -107,9 +107,12 @@ def run(
     listener = listener or Listener()
     outcomes: dict[str, Outcome] = {}
     waiting: list[tuple[Chapter, Job, list[str]]] = []
+    inputs: dict[str, dict[str, str]] = {}
     for chapter in chapters:
         why = state.why_stale(chapter, scale, variant) or (["asked for"] if fresh else [])
         if why:
+            # Before the run: what is edited while it runs must count as changed afterwards.
+            inputs[chapter.name] = inputs_of(project, chapter, scale, variant)
             waiting.append((chapter, _job(chapter, scale, variant, offline), why))
         else:
             outcomes[chapter.name] = Outcome(chapter, "fresh", [])
@@ -120,7 +123,9 @@ def run(
     pool = executor or ThreadPoolExecutor(max_workers=jobs)
     try:
         for chapter, execution, why in _completed(pool, executor is None, waiting, interrupt, listener):
-            outcomes[chapter.name] = _keep(project, state, timings, chapter, execution, scale, variant, why)
+            outcomes[chapter.name] = _keep(
+                project, state, timings, chapter, execution, scale, variant, why, inputs[chapter.name]
+            )
             listener.finished(outcomes[chapter.name])
     except BaseException:
         interrupt.stop()
@@ -177,11 +182,11 @@ def _keep(
     scale: str,
     variant: str,
     why: list[str],
+    inputs: dict[str, str],
 ) -> Outcome:
     if execution.failure:
         return Outcome(chapter, "failed", why, failure=execution.failure)
     target = project.executed(chapter, scale, variant)
-    inputs = inputs_of(project, chapter, scale, variant)
     write_atomically(target, execution.notebook)
     state.remember(chapter, scale, variant, inputs, execution.notebook)
     cells, isolation = execution.cells, execution.isolation

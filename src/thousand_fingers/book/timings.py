@@ -17,8 +17,9 @@ class Timings:
     def __init__(self, project: Project) -> None:
         self._path = project.build_dir / "timings.json"
         try:
-            self._entries: dict[str, dict[str, Any]] = json.loads(self._path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            entries = json.loads(self._path.read_text(encoding="utf-8"))
+            self._entries: dict[str, dict[str, Any]] = {name: dict(about) for name, about in entries.items()}
+        except (FileNotFoundError, ValueError, AttributeError, TypeError):
             self._entries = {}
 
     def keep(self, name: str, seconds: float, **about: Any) -> None:
