@@ -175,17 +175,23 @@ def test_stopping_ends_a_running_execution_and_its_kernel(tmp_path):
     thread.join(timeout=20)
     assert not thread.is_alive()
     kernel = int(marker.read_text())
+    assert gone(kernel)
+
+
+def gone(process: int) -> bool:
+    """Wait until a process has ended."""
     deadline = time.monotonic() + 15
-    while Path(f"/proc/{kernel}").exists() and time.monotonic() < deadline:
+    while Path(f"/proc/{process}").exists() and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert not Path(f"/proc/{kernel}").exists()
+    return not Path(f"/proc/{process}").exists()
 
 
-def test_ctrl_c_exits_130_and_leaves_nothing_half_written(tmp_path):
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_run_exits_130_and_leaves_nothing_half_written(tmp_path, end):
     project = demo.make_project(tmp_path / "book")
-    demo.write_notebook(
-        project, "01_first.ipynb", demo.notebook("01_first.ipynb", "import time\ntime.sleep(120)")
-    )
+    marker = tmp_path / "kernel"
+    slow = f"import os, pathlib, time\npathlib.Path({str(marker)!r}).write_text(str(os.getpid()))\ntime.sleep(120)"
+    demo.write_notebook(project, "01_first.ipynb", demo.notebook("01_first.ipynb", slow))
     process = subprocess.Popen(
         [sys.executable, "-m", "thousand_fingers.book.cli", "run"],
         cwd=project.root,
@@ -196,9 +202,9 @@ def test_ctrl_c_exits_130_and_leaves_nothing_half_written(tmp_path):
     )
     target = project.executed(project.chapters(["2"])[0], "ci")
     deadline = time.monotonic() + 90
-    while not target.exists() and time.monotonic() < deadline:
+    while not (target.exists() and marker.exists()) and time.monotonic() < deadline:
         time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(end)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 130, output
     assert "nothing was left half-written" in output
@@ -207,3 +213,4 @@ def test_ctrl_c_exits_130_and_leaves_nothing_half_written(tmp_path):
     leftovers = [p for p in project.build_dir.rglob(".*") if p.name != ".lock"]
     assert leftovers == []
     json.loads((project.build_dir / "state.json").read_text())
+    assert gone(int(marker.read_text()))

@@ -146,7 +146,17 @@ def test_a_dask_cluster_makes_the_same_bytes_as_local_workers(book, scheduler):
 
 @pytest.mark.parametrize(
     "address",
-    ["tcp://10.0.0.1:8786", "tcp://example.org:8786", "8786", "", "ucx://127.0.0.1:1", "http://127.0.0.1:1"],
+    [
+        "tcp://10.0.0.1:8786",
+        "tcp://example.org:8786",
+        "8786",
+        "",
+        "ucx://127.0.0.1:1",
+        "http://127.0.0.1:1",
+        "tcp://localhost",
+        "tls://10.0.0.1",
+        "tcp://localhost:99999",
+    ],
 )
 def test_a_scheduler_that_others_could_reach_is_refused(address):
     with pytest.raises(BookError, match="--executor must be tls://"):

@@ -8,6 +8,7 @@ missing or damaged · 130 interrupted.
 from __future__ import annotations
 
 import fcntl
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -283,6 +284,9 @@ def data_verify() -> None:
 
 def main() -> None:
     """Run the command line and turn problems into one line and an exit status."""
+    for end in (signal.SIGTERM, signal.SIGHUP):  # or the workers would live on
+        if signal.getsignal(end) is signal.SIG_DFL:
+            signal.signal(end, signal.default_int_handler)
     try:
         app()
     except BookError as error:

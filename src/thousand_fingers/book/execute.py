@@ -312,15 +312,15 @@ def _run(
             interrupt.watch(process)
         try:
             last: dict[str, Any] = {}
-            cells = 0
+            cells = done = 0
             assert process.stdout is not None
             for line in process.stdout:
                 with contextlib.suppress(ValueError):
                     last = json.loads(line)
                 if "cells" in last:
-                    cells = last["of"]
+                    done, cells = last["cells"], last["of"]
                     if on_progress:
-                        on_progress(last["cells"], last["of"])
+                        on_progress(done, cells)
             process.wait()
         finally:
             if process.poll() is None:
@@ -331,7 +331,7 @@ def _run(
         executed = parse_notebook(Path(last["target"]).read_text(encoding="utf-8"))
         return Execution(job.name, notebook_bytes(normalise(executed)), last["seconds"], cells, how)
     error = last.get("error") or {
-        "cell": 0,
+        "cell": min(done + 1, cells),
         "source": "",
         "what": f"the worker process ended with status {process.returncode}",
         "traceback": errors.read_text(encoding="utf-8", errors="replace").splitlines()[-15:],

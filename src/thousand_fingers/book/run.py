@@ -269,7 +269,11 @@ def check_cluster_address(address: str) -> None:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = False
-    if not host or not (parts.scheme == "tls" or (parts.scheme == "tcp" and loopback)):
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if not host or not port or not (parts.scheme == "tls" or (parts.scheme == "tcp" and loopback)):
         raise BookError(
             f"--executor must be tls://HOST:PORT, or tcp:// on the loopback interface, got {address!r}"
         )
