@@ -200,10 +200,8 @@ def pgd(
     choice("keep", keep, ("best", "last"))
     if generator is not None:
         torch_generator("generator", generator)
-    elif restarts > 1:
-        raise ValueError(
-            f"restarts must be 1 without a generator, got {restarts}: all runs would be the same"
-        )
+    if restarts > 1 and (generator is None or keep == "last"):
+        raise ValueError(f'restarts must be 1 without a generator or with keep="last", got {restarts}')
     ball = _Ball(norm, radius, *_checked_images(images, clip))
     labels = _checked_labels(labels, images)
     with _attacking(model):
@@ -228,8 +226,9 @@ def pgd(
                 if step == 0:
                     _warn_of_zeros(gradient)
                 stands = found.record(points, logits)
-                around = around.subset(stands)
-                points = around.step(points[stands], gradient[stands], step_size)
+                if not stands.all():
+                    around, points, gradient = around.subset(stands), points[stands], gradient[stands]
+                points = around.step(points, gradient, step_size)
             found.try_out(model, points)
         return found.best
 
@@ -422,9 +421,8 @@ def shift(images: Tensor, *, down: int = 0, right: int = 0) -> Tensor:
     """
     down, right = integer("down", down), integer("right", right)
     height, width = _planes(images).shape[-2:]
-    # a negative padding cuts
-    padded = functional.pad(images, (right, -right, down, -down)) if abs(right) < width else images * 0
-    return padded if abs(down) < height else images * 0
+    down, right = max(-height, min(down, height)), max(-width, min(right, width))
+    return functional.pad(images, (right, -right, down, -down))  # a negative padding cuts
 
 
 def crop(images: Tensor, *, top: int, left: int, size: int) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from thousand_fingers.attacks import ZeroGradientWarning, pgd
-from thousand_fingers.validation import integer, real_number, torch_generator
+from thousand_fingers.validation import choice, integer, real_number, torch_generator
 
 Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
@@ -205,6 +205,10 @@ def adversarial_train(
     >>> history.gradients  # 20 images, 2 epochs, 3 gradients of the attacker and 1 of the trainer
     160
     """
+    radius = real_number("radius", radius, at_least=0)
+    step_size = real_number("step_size", step_size, above=0)
+    steps = integer("steps", steps, at_least=1)
+    choice("norm", norm, ("linf", "l2"))
     warm_up = integer("warm_up", warm_up, at_least=0)
     clean_share = real_number("clean_share", clean_share, at_least=0, below=1)
     batch_size = integer("batch_size", batch_size, at_least=1)
