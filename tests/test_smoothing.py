@@ -618,6 +618,21 @@ def test_modes_statistics_and_gradients_are_left_as_they_were(images, shared_noi
     assert all(p.requires_grad and bool((p.grad == 1).all()) for p in model.parameters())
 
 
+@pytest.mark.case("ROB-5")
+@pytest.mark.parametrize("shared_noise", [False, True])
+def test_dropout_and_batch_statistics_play_no_part_in_the_vote(network, images, shared_noise):
+    noisy_layers = nn.Sequential(nn.Dropout(0.9), nn.BatchNorm1d(784, dtype=torch.float64))
+    model = nn.Sequential(nn.Flatten(), *noisy_layers, network).train()
+    options = {"noise_std": 0.4, "n": 50, "shared_noise": shared_noise}
+    counts = sample_under_noise(model, images, generator=seeded(), **options)
+    expected = sample_under_noise(
+        nn.Sequential(nn.Flatten(), *noisy_layers, network).eval(), images, generator=seeded(), **options
+    )
+    assert torch.equal(counts, expected)
+    again = sample_under_noise(model, images, generator=seeded(), **options)
+    assert torch.equal(counts, again)
+
+
 @pytest.mark.case("ROB-6")
 def test_modes_are_restored_when_the_model_raises(images):
     class Broken(nn.Module):
@@ -638,7 +653,8 @@ def test_results_carry_no_graph_and_inputs_are_untouched(network, images):
     found = certify(network, tracked, noise_std=0.5, n=50, generator=seeded())
     assert torch.equal(images, before)
     assert tracked.grad is None
-    for tensor in (found.label, found.radius, found.p_lower):
+    counts = sample_under_noise(network, tracked, noise_std=0.5, n=50, generator=seeded())
+    for tensor in (found.label, found.radius, found.p_lower, counts):
         assert not tensor.requires_grad
         assert not tensor.is_inference()
 

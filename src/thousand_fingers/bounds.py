@@ -101,15 +101,14 @@ def margin_bounds(
     region = _region(images, radius, norm, clip)
     for layer in body:
         region = region.through(layer)
-    differences = last.weight - last.weight[labels].unsqueeze(1)
-
-    def compare(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        compared = torch.einsum("njh,nh->nj", weight, values)
-        return compared if bias is None else compared + bias
-
-    biases = None if last.bias is None else last.bias - last.bias[labels].unsqueeze(1)
-    margins = region.affine(compare, differences, biases).box()
-    return margins.centre + margins.spread
+    margins = images.new_empty(len(images), last.out_features)
+    for label in labels.unique():
+        rows = labels == label
+        weight = last.weight - last.weight[label]
+        bias = None if last.bias is None else last.bias - last.bias[label]
+        ahead = region.of(rows).affine(functional.linear, weight, bias).box()
+        margins[rows] = ahead.centre + ahead.spread
+    return margins
 
 
 def verified(
@@ -406,6 +405,10 @@ class _Region:
             return _Region(layer(self.centre), layer(self.spread), self.length)
         box = self.box()
         return _box_between(layer(box.centre - box.spread), layer(box.centre + box.spread))
+
+    def of(self, rows: Tensor) -> _Region:
+        """Return the regions of some of the images."""
+        return _Region(self.centre[rows], self.spread[rows], self.length)
 
     def affine(self, apply: _Affine, weight: Tensor, bias: Tensor | None) -> _Region:
         """Return the tightest box around an affine image: each coordinate's range is exact."""
