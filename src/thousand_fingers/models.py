@@ -107,7 +107,7 @@ def small_cnn(
     integer("n_classes", n_classes, at_least=2)
     torch_generator("generator", generator)
     return nn.Sequential(
-        _OneChannel(),
+        OneChannel(),
         _initialised(nn.Conv2d, generator, 1, 16, 4, stride=2, padding=1, dtype=dtype),
         nn.ReLU(),
         _initialised(nn.Conv2d, generator, 16, 32, 4, stride=2, padding=1, dtype=dtype),
@@ -117,6 +117,20 @@ def small_cnn(
         nn.ReLU(),
         _initialised(nn.Linear, generator, 100, n_classes, dtype=dtype),
     )
+
+
+class OneChannel(nn.Module):
+    """The first layer of :func:`small_cnn`: it gives grey images of shape (n, height, width) a channel axis.
+
+    Examples
+    --------
+    >>> OneChannel()(torch.zeros(5, 28, 28)).shape
+    torch.Size([5, 1, 28, 28])
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the images as (n, 1, height, width), whether or not they had the axis."""
+        return images.reshape(len(images), 1, *images.shape[-2:])
 
 
 class Normalised(nn.Module):
@@ -269,13 +283,6 @@ def predict_logits(model: Model, images: Tensor, *, batch_size: int = 1000) -> T
         return torch.cat([model(batch) for batch in images.split(batch_size)])
 
 
-class _OneChannel(nn.Module):
-    """Give images of shape (n, height, width) their channel axis."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images.reshape(len(images), 1, *images.shape[-2:])
-
-
 def _initialised(
     kind: type[nn.Linear] | type[nn.Conv2d],
     generator: torch.Generator,
@@ -291,3 +298,6 @@ def _initialised(
             uniform = torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
             parameter.copy_(bound * (2 * uniform - 1))
     return layer
+
+
+_OneChannel = OneChannel
