@@ -736,6 +736,14 @@ def test_no_table_makes_a_sum_or_a_mean_fail(values):
     assert -1 <= noisy_mean(column, lower=-1, upper=2, epsilon=0.5, rng=rng(18)) <= 2
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_sum_beyond_the_largest_double_is_infinite_and_does_not_fail(sign):
+    values = np.full(3, sign * 1.7e308)
+    bounds = {"lower": min(0.0, values[0]), "upper": max(0.0, values[0]), "epsilon": 1e9}
+    assert noisy_sum(values, **bounds, rng=rng(19)) == sign * math.inf
+    assert noisy_mean(values, **bounds, rng=rng(19)) == values[0]
+
+
 def test_a_mean_is_accurate_for_many_people():
     ages = rng(19).integers(17, 91, 30_000)
     mean = noisy_mean(ages, lower=17, upper=90, epsilon=1, rng=rng(20))

@@ -900,6 +900,7 @@ def noisy_sum(
     Returns
     -------
     float
+        Infinite if it exceeds the largest double; that too must not fail.
 
     Raises
     ------
@@ -929,7 +930,11 @@ def noisy_sum(
     total = sum(on_grid(np.clip(column, lower, upper)))
     sensitivity = max(map(abs, on_grid([lower, upper])))
     noise = int(_discrete_laplace(sensitivity / exact, 1, rng)[0])
-    return float((total + noise) / Fraction(2) ** exponent)
+    released = (total + noise) / Fraction(2) ** exponent
+    try:
+        return float(released)
+    except OverflowError:
+        return -math.inf if released < 0 else math.inf
 
 
 def noisy_mean(
