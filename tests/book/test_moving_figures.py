@@ -38,6 +38,10 @@ def test_the_arrow_keys_move_the_push_and_every_part_follows(browser):
     assert page.get_attribute(f"#{NAME}-radius", "aria-valuetext") == reading
     assert page.get_attribute(f"#{NAME}-dot", "cy") != before
     assert page.get_attribute(f"#{NAME}-pushes", "transform").endswith("scale(1 0.149)")
+    moved = 27 * 0.149  # pixels, at 27 to the unit
+    for part, distance in (("up", -moved), ("down", moved)):
+        transform = page.get_attribute(f"#{NAME}-{part}", "transform")
+        assert float(transform.split()[1].rstrip(")")) == pytest.approx(distance)
     page.keyboard.press("Home")
     assert page.inner_text(f"#{NAME}-reading").endswith("= 0.890, correct")
 
@@ -47,6 +51,16 @@ def test_the_answer_changes_where_the_margin_is_used_up(browser, thousandths, ve
     page = opened(browser)
     page.fill(f"#{NAME}-radius", str(thousandths))
     assert page.inner_text(f"#{NAME}-reading").endswith(verdict)
+
+
+@pytest.mark.parametrize("thousandths", [0, 89, 300])
+def test_the_dot_stays_on_the_curve(browser, thousandths):
+    page = opened(browser)
+    page.fill(f"#{NAME}-radius", str(thousandths))
+    dot = [float(page.get_attribute(f"#{NAME}-dot", axis)) for axis in ("cx", "cy")]
+    curve = page.get_attribute(".curve", "d")
+    points = np.array([point.split() for point in curve[1:].split("L")], dtype=float)
+    assert dot[1] == pytest.approx(np.interp(dot[0], *points.T), abs=0.3)
 
 
 def test_without_javascript_the_pictures_stand_and_the_slider_is_away(browser):
