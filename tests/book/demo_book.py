@@ -126,7 +126,8 @@ def make_project(root: Path, *, library: Path | None = None) -> Project:
     project = Project(root)
     project.chapters_dir.mkdir(parents=True)
     project.ledger_dir.mkdir(parents=True)
-    (root / "_toc.yml").write_text("format: jb-book\nroot: chapters/index\n", encoding="utf-8")
+    toc = "format: jb-book\nroot: chapters/index\nchapters:\n- file: chapters/01_first\n- file: chapters/02_second\n"
+    (root / "_toc.yml").write_text(toc, encoding="utf-8")
     (project.chapters_dir / "index.md").write_text("# Demonstration\n\nTwo chapters.\n", encoding="utf-8")
     (root / "requirements.lock").write_text("numpy==2.4.6\n", encoding="utf-8")
     for file in ("01_first.ipynb", "02_second.ipynb"):

@@ -154,13 +154,23 @@ def test_changed_words_of_a_figure_are_seen(executed, key):
     assert "of the figure of cell" in drift(executed, changed)[0]
 
 
-def test_other_bytes_of_the_same_picture_are_no_drift(executed):
-    changed = copy.deepcopy(executed)
+def with_picture(notebook: Notebook, old: str, new: str) -> Notebook:
+    changed = copy.deepcopy(notebook)
     for cell in changed["cells"]:
         for output in cell.get("outputs", []):
             if "image/svg+xml" in output.get("data", {}):
-                output["data"]["image/svg+xml"] = "<svg/>"
-    assert drift(executed, changed) == []
+                assert old in output["data"]["image/svg+xml"]
+                output["data"]["image/svg+xml"] = output["data"]["image/svg+xml"].replace(old, new)
+    return changed
+
+
+def test_other_bytes_of_the_same_picture_are_no_drift(executed):
+    assert drift(executed, with_picture(executed, "stroke-width: 1.8", "stroke-width: 1.80001")) == []
+
+
+def test_a_picture_that_lost_a_part_is_seen(executed):
+    lost = with_picture(executed, '<g id="line2d_1"', '<g class="line2d_1"')
+    assert drift(executed, lost) == ["the picture of cell [5] lost or gained parts"]
 
 
 def test_a_notebook_edited_after_its_execution_is_seen(executed):

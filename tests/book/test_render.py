@@ -12,8 +12,8 @@ import pytest
 from thousand_fingers.book.freshness import State
 from thousand_fingers.book.notebook import read_notebook, records_of
 from thousand_fingers.book.pages import RENDER_SECONDS
-from thousand_fingers.book.project import BookError, Project, find_project
-from thousand_fingers.book.render import render, toc_entries, tree_digest
+from thousand_fingers.book.project import BookError, Project, find_project, toc_entries
+from thousand_fingers.book.render import render, tree_digest
 from thousand_fingers.book.run import run
 from thousand_fingers.book.timings import Timings
 

@@ -214,7 +214,7 @@ def test_the_command_line_tells_the_whole_story(tmp_path):
     assert "0 executed, 2 fresh, 0 failed" in again.stdout
     good = fingers(project, "check", "--require-fresh")
     assert good.returncode == 0, good.stdout
-    assert "2 figures, 1 of 1 claims hold, compared with the regenerated run" in good.stdout
+    assert "2 figures, 1 claims hold, compared with the regenerated run" in good.stdout
     listing = fingers(project, "list")
     assert "fresh" in listing.stdout
 
@@ -243,13 +243,13 @@ def test_a_failing_cell_is_reported_with_chapter_cell_and_error(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["run", "99"], 1, "no chapter '99'; the chapters are: 1 (01_first), 2 (02_second)"),
+        (["run", "99"], 2, "no chapter '99'; the chapters are: 1 (01_first), 2 (02_second)"),
         (["run", "--scale", "huge"], 2, "huge"),
         (["run", "--jobs", "0"], 2, "jobs"),
-        (["run", "--vector-width", "wide"], 1, "--vector-width must be one of baseline, got 'wide'"),
-        (["run", "--executor", "tcp://10.1.2.3:1"], 1, "--executor must be tls://"),
+        (["run", "--vector-width", "wide"], 2, "--vector-width must be one of baseline, got 'wide'"),
+        (["run", "--executor", "tcp://10.1.2.3:1"], 2, "--executor must be tls://"),
         (["check", "--vector-width", "baseline"], 1, "was not executed at vector width baseline"),
-        (["data", "fetch", "nothing"], 1, "no carrier 'nothing'"),
+        (["data", "fetch", "nothing"], 2, "no carrier 'nothing'"),
         (["regenerate", "1"], 0, "has no artefacts"),
         (["nonsense"], 2, "nonsense"),
     ],
@@ -265,3 +265,15 @@ def test_outside_a_checkout_the_command_uses_the_one_it_was_installed_from(tmp_p
     from thousand_fingers.book.project import find_project
 
     assert (find_project(tmp_path).root / "_toc.yml").is_file()
+
+
+def test_what_a_newcomer_gets_wrong_is_named(tmp_path):
+    project = demo.make_project(tmp_path / "book")
+    (project.root / "_toc.yml").write_text("format: jb-book\nroot: chapters/index\n", encoding="utf-8")
+    assert "is not in _toc.yml: add `- file: chapters/01_first`" in fingers(project, "check").stdout
+    stray = project.chapters_dir / "3_Third.ipynb"
+    stray.write_text("{}", encoding="utf-8")
+    result = fingers(project, "list")
+    assert result.returncode == 1
+    assert "3_Third.ipynb is no name of a chapter" in result.stderr
+    assert "run with the library of" in result.stderr

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from thousand_fingers.book import lint
 from thousand_fingers.book.artefacts import artefact_problems, recipes
 from thousand_fingers.book.drift import ONE_MACHINE, drift, without_cells
 from thousand_fingers.book.freshness import State
-from thousand_fingers.book.ledger import HOLDS, Ledger, judge, ledger_problems, read_ledger
-from thousand_fingers.book.notebook import Notebook, normalise, read_notebook, records_of
+from thousand_fingers.book.ledger import DIFFERS, HOLDS, QUOTED, Ledger, judge, ledger_problems, read_ledger
+from thousand_fingers.book.notebook import Notebook, normalise, notebook_bytes, read_notebook, records_of
 from thousand_fingers.book.pages import EVERY_FIGURE, published_records
-from thousand_fingers.book.project import Chapter, Project
+from thousand_fingers.book.project import Chapter, Project, toc_entries
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Report:
     name: str
     problems: list[str]
     figures: int = 0
-    claims: int = 0
     holding: int = 0
+    quoted: int = 0
     drift_checked: bool = False
 
 
@@ -74,11 +75,14 @@ def check(
     )
     made = recipes(project) if artefacts else {}
     reports = []
+    listed = {Path(entry).name for entry in toc_entries(project)}
     for chapter in chapters:
         file = chapter.path.name
         report = _chapter(
             chapter, committed[file], regenerated.get(file), ledgers[chapter.name], records, scale
         )
+        if chapter.name not in listed:
+            report.problems.append(f"is not in _toc.yml: add `- file: chapters/{chapter.name}`")
         for recipe in made.values():
             if recipe.chapter == chapter.number:
                 report.problems.extend(artefact_problems(project, recipe))
@@ -99,6 +103,8 @@ def _chapter(
 ) -> Report:
     problems = lint.lint_chapter(committed, chapter.path.name, ledger.allowances, records)
     executed = lint.NEVER_EXECUTED not in problems
+    if executed and notebook_bytes(committed) != chapter.path.read_bytes():
+        problems.append("was edited or saved by another program: `make refresh` brings it into normal form")
     compared = regenerated is not None and executed and scale == "ci"
     if regenerated is not None:
         problems += [f"regenerated: {what}" for what in lint.lint_outputs(regenerated)]
@@ -111,8 +117,8 @@ def _chapter(
         chapter.name,
         problems,
         figures=sum(record.kind != "plot" for record in records_of(shown).values()),
-        claims=len(verdicts),
         holding=sum(verdict.verdict == HOLDS for verdict in verdicts),
+        quoted=sum(verdict.verdict in (QUOTED, DIFFERS) for verdict in verdicts),
         drift_checked=compared,
     )
 

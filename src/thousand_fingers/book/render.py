@@ -31,7 +31,7 @@ from thousand_fingers.book.pages import (
     status_page,
     threat_models_page,
 )
-from thousand_fingers.book.project import BookError, Project, digest, write_atomically
+from thousand_fingers.book.project import BookError, Project, digest, toc_entries, write_atomically
 from thousand_fingers.book.timings import RENDER_PHASE, Timings
 
 #: Pages that Sphinx adds to those of the table of contents.
@@ -165,12 +165,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def toc_entries(project: Project) -> list[str]:
-    """Return the pages of ``_toc.yml``, such as ``"chapters/index"``."""
-    text = (project.root / "_toc.yml").read_text(encoding="utf-8")
-    return re.findall(r"^\s*(?:root|-\s*file|file):\s*(\S+)", text, re.MULTILINE)
-
-
 def tree_digest(folder: Path) -> str:
     """Return the digest of all files below a folder, names included."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
@@ -192,7 +186,7 @@ def _build(project: Project, site: Path) -> None:
     finished = subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-    output = finished.stdout + finished.stderr
+    output = re.sub(r"\x1b\[[0-9;]*m", "", finished.stdout + finished.stderr)  # a log has no colours
     write_atomically(log, output.encode("utf-8"))
     warnings = [line for line in output.splitlines() if re.search(r"\b(WARNING|ERROR|CRITICAL)\b", line)]
     if finished.returncode or warnings:

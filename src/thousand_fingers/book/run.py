@@ -21,7 +21,7 @@ from thousand_fingers.book.execute import (
 )
 from thousand_fingers.book.freshness import State, inputs_of, library_digest
 from thousand_fingers.book.notebook import needs_of, notebook_bytes, read_notebook
-from thousand_fingers.book.project import BookError, Chapter, Project, write_atomically
+from thousand_fingers.book.project import BookError, Chapter, Project, UsageError, write_atomically
 from thousand_fingers.book.timings import Timings
 
 #: The vector widths that a run can be asked for, beside the machine's own.
@@ -260,7 +260,7 @@ def check_cluster_address(address: str) -> None:
 
     Raises
     ------
-    BookError
+    UsageError
         If it is neither ``tls://`` nor loopback.
     """
     parts = urlsplit(address)
@@ -274,6 +274,6 @@ def check_cluster_address(address: str) -> None:
     except ValueError:
         port = None
     if not host or not port or not (parts.scheme == "tls" or (parts.scheme == "tcp" and loopback)):
-        raise BookError(
+        raise UsageError(
             f"--executor must be tls://HOST:PORT, or tcp:// on the loopback interface, got {address!r}"
         )
