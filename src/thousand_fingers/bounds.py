@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from thousand_fingers.models import Normalised, _OneChannel
+from thousand_fingers.models import Normalised, OneChannel
 from thousand_fingers.training import Objective, cross_entropy
 from thousand_fingers.validation import choice, integer, real_number
 
 NORMS = ("linf", "l2")
 
 _MONOTONE = (nn.ReLU, nn.LeakyReLU, nn.Sigmoid, nn.Tanh, nn.Softplus)
-_RESHAPES = (nn.Identity, nn.Flatten, nn.Unflatten, _OneChannel)
+_RESHAPES = (nn.Identity, nn.Flatten, nn.Unflatten, OneChannel)
 _RANGE_TOLERANCE = 1e-6
 
 

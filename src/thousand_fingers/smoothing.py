@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 from torch import Tensor, nn
 
-from thousand_fingers.models import Model, _OneChannel, evaluation_mode
+from thousand_fingers.models import Model, OneChannel, evaluation_mode
 from thousand_fingers.validation import integer, integer_array, real_array, real_number, torch_generator
 
 #: The label of an input on which the smoothed classifier does not commit itself.
@@ -602,7 +602,7 @@ def _split_after_affine(model: Model) -> tuple[nn.Sequential, Model]:
     """Split a plain sequence of layers behind its leading affine ones, of which there may be none."""
     if type(model) is not nn.Sequential or _hooked(model):
         return nn.Sequential(), model
-    affine = (nn.Identity, nn.Flatten, nn.Linear, nn.Conv2d, _OneChannel)
+    affine = (nn.Identity, nn.Flatten, nn.Linear, nn.Conv2d, OneChannel)
     # by exact type: a subclass, or a parametrised layer, may do anything
     depth = next(
         (i for i, layer in enumerate(model) if type(layer) not in affine or _hooked(layer)), len(model)
