@@ -24,6 +24,7 @@ from thousand_fingers.poisoning import (
     insert_word,
     poison,
     remove_highest,
+    shared_pool,
     sign_manifest,
     signature_is_valid,
     spectral_scores,
@@ -156,6 +157,20 @@ def test_one_source_is_the_only_class_poisoned() -> None:
 
 def test_all_to_all_goes_round() -> None:
     assert wanted_labels(np.arange(10), target=None, n_classes=10).tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]
+
+
+def test_a_shared_pool_holds_every_set_and_each_clean_image_once() -> None:
+    labels = LABELS[: len(BASE)]
+    sets = [
+        poison(BASE, labels, share, trigger=trigger, target=7, n_classes=10, rng=rng(seed))
+        for seed, (share, trigger) in enumerate([(0.0, PATCH), (0.1, PATCH), (0.05, PatchTrigger(0, 0, 1))])
+    ]
+    pool, rows = shared_pool(BASE, sets)
+    assert len(pool) == 200 + 0 + 20 + 10
+    for row, dirty in zip(rows, sets, strict=True):
+        assert_array_equal(pool[row], dirty.images)
+    with pytest.raises(ValueError, match="sets must have images"):
+        shared_pool(BASE[1:], sets)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])

@@ -319,6 +319,48 @@ def poison(
     return Poisoned(stamped, told, rows)
 
 
+def shared_pool(images: ArrayLike, sets: Sequence[Poisoned]) -> tuple[Floats, Ints]:
+    """Store many poisoned copies of one training set in little space: the clean images once, then all poison.
+
+    Parameters
+    ----------
+    images : array-like of float, shape (n, ...)
+        The clean images.
+    sets : sequence of Poisoned
+        Poisoned versions of them.
+
+    Returns
+    -------
+    pool : ndarray of float64, shape (n + all poison, ...)
+        What :func:`thousand_fingers.ensembles.train_ensemble` takes its inputs from.
+    rows : ndarray of int64, shape (sets, n)
+        Where each set finds its images: ``pool[rows[i]]`` equals ``sets[i].images``.
+
+    Raises
+    ------
+    ValueError
+        If a set does not have as many images.
+
+    Examples
+    --------
+    >>> clean, labels = np.zeros((100, 4, 4)), np.arange(100) % 10
+    >>> sets = [poison(clean, labels, share, trigger=PatchTrigger(0, 0, 1), target=7, n_classes=10,
+    ...                rng=np.random.default_rng(0)) for share in (0.05, 0.1)]
+    >>> pool, rows = shared_pool(clean, sets)
+    >>> pool.shape, bool((pool[rows[1]] == sets[1].images).all())
+    ((115, 4, 4), True)
+    """
+    clean = _images(images)
+    rows = np.tile(np.arange(len(clean)), (len(sets), 1))
+    start = len(clean)
+    for row, poisoned in zip(rows, sets, strict=True):
+        if poisoned.images.shape != clean.shape:
+            raise ValueError(f"sets must have images {clean.shape}, got {poisoned.images.shape}")
+        row[poisoned.rows] = np.arange(start, start + poisoned.rows.size)
+        start += poisoned.rows.size
+    return np.concatenate([clean, *(poisoned.images[poisoned.rows] for poisoned in sets)]), rows
+
+
 def flip_labels(
     labels: ArrayLike,
     share: float,
