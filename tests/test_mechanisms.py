@@ -5,9 +5,11 @@ Statistical tests draw from fixed generators; each has a false-alarm level of at
 
 import ast
 import contextlib
+import copy
 import inspect
 import itertools
 import math
+import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -1070,6 +1072,12 @@ def test_groups_listed_twice_are_not_disjoint():
     with pytest.raises(ValueError, match="groups must be distinct"):
         budget.run_in_parallel(0.7, list, labels=["a"], groups=["a", "a"])
     assert budget.spent == 0.0
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_budget_cannot_be_doubled_by_copying_it(duplicate):
+    with pytest.raises(TypeError, match="cannot be copied"):
+        duplicate(PrivacyBudget(1.0))
 
 
 def test_a_budget_shows_itself():

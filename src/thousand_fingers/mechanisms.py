@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -1364,6 +1364,10 @@ class PrivacyBudget:
         self._spent_delta = Fraction(0)
         self._ledger: tuple[Expense, ...] = ()
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> NoReturn:
+        # copy, deepcopy and pickle all come here
+        raise TypeError("a PrivacyBudget cannot be copied: the copy would spend the same budget again")
 
     def __repr__(self) -> str:
         return (

@@ -71,15 +71,36 @@ def test_an_interval_that_would_cry_wolf_is_refused(tmp_path):
         ledger(tmp_path, text)
 
 
+PUBLISHED = {"kind": '"published"', "as_printed": '"1.00 on average"'}
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [
+        ("966.44", "966.44"),
+        ("0.663", "66.3 %"),
+        ("1.1e-10", "1.1 × 10⁻¹⁰"),
+        ("480000", "480,000 users"),
+        ("0.577", "57.7%"),
+    ],
+)
+def test_a_published_figure_is_entered_twice(tmp_path, value, printed):
+    text = entry(**PUBLISHED | {"value": value, "as_printed": f'"{printed}"'})
+    assert ledger(tmp_path, text).claims
+    edited = str(float(value) * 1.01)
+    with pytest.raises(BookError, match="is not what is as_printed"):
+        ledger(tmp_path, entry(**PUBLISHED | {"value": edited, "as_printed": f'"{printed}"'}))
+
+
 def test_published_figures_that_differ_need_a_reason(tmp_path):
-    text = entry(kind='"published"')
+    text = entry(**PUBLISHED)
     assert verdict(tmp_path, text, 1.2).verdict == FAILS
     assert verdict(tmp_path, text + '\nwhy_different = "another data set"', 1.2).verdict == DIFFERS
     assert verdict(tmp_path, text, 1.002).verdict == HOLDS
 
 
 def test_a_quotation_needs_no_figure_of_ours_and_may_not_have_one(tmp_path):
-    text = entry(kind='"published"') + "\nours = false"
+    text = entry(**PUBLISHED) + "\nours = false"
     (result,) = judge(ledger(tmp_path, text).claims, {})
     assert result.verdict == QUOTED
     assert verdict(tmp_path, text, 1.0).verdict == FAILS

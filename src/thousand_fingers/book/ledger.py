@@ -11,13 +11,15 @@ record that the chapter makes, and its ``kind`` says how the two are compared:
     inside ``interval``, whose ``basis`` is theory or calibration seeds that
     the printed run does not use, at the stated ``false_alarm`` probability;
 ``published``
-    somebody else's measurement, quoted with its ``source``; where ours differs
-    after rounding, ``why_different`` must say why.
+    somebody else's figure with its ``source``, entered twice so that a slip of
+    the keyboard is seen: as a number and ``as_printed`` there; where ours
+    differs after rounding, ``why_different`` must say why.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +35,7 @@ _REQUIRED = {
     "exact": {"value", "source", "title"},
     "theory": {"value", "source", "title"},
     "statistical": {"interval", "false_alarm", "basis", "source", "title"},
-    "published": {"value", "source", "title"},
+    "published": {"value", "as_printed", "source", "title"},
 }
 _OPTIONAL = {
     "exact": {"digits"},
@@ -60,6 +62,7 @@ class Claim:
     interval: tuple[float, float] | None = None
     false_alarm: float | None = None
     basis: str = ""
+    as_printed: str = ""
     why_different: str = ""
     ours: bool = True
 
@@ -218,7 +221,25 @@ def _claim(path: Path, key: str, entry: Any) -> Claim:
         raise BookError(f"{where} value must be a number or a text, got {entry['value']!r}")
     elif kind == "exact" and isinstance(entry["value"], float) and "digits" not in entry:
         raise BookError(f"{where} an exact real number needs digits")
+    if kind == "published" and not _printed(entry["value"], str(entry["as_printed"])):
+        raise BookError(
+            f"{where} value {entry['value']!r} is not what is as_printed: {entry['as_printed']!r}"
+        )
     return Claim(name=key, **entry)
+
+
+def _printed(value: float | int | str, text: str) -> bool:
+    """Tell whether the digits of a value, or of its percentage, stand in a text as one number."""
+    if isinstance(value, str):
+        return value in text
+    forms = {
+        f"{float(mantissa):.12g}"
+        for v in (value, 100 * value)
+        for mantissa in [f"{v:.12e}".partition("e")[0]]
+    }
+    forms |= {f"{v:.12g}" for v in (value, 100 * value)}
+    numbers = re.findall(r"\d+(?:\.\d+)?", text.replace(",", ""))
+    return bool(forms & {f"{float(number):.12g}" for number in numbers})
 
 
 def _allowance(path: Path, entry: Any) -> Allowance:
