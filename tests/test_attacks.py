@@ -22,6 +22,7 @@ from torch.nn import functional
 from thousand_fingers.attacks import (
     RobustAccuracy,
     ZeroGradientWarning,
+    _random_squares,
     average_over_draws,
     crop,
     diagnose,
@@ -1053,6 +1054,19 @@ def test_square_search_needs_no_gradient_and_stays_in_the_ball(digits):
     by_squares = robust_accuracy(network, found, labels)
     by_gradient = robust_accuracy(network, images, labels, partial(pgd, radius=0.1, step_size=0.01, steps=40))
     assert by_gradient.correct <= by_squares.correct < by_noise.correct - 30
+
+
+def test_random_squares_are_squares_everywhere():
+    masks = _random_squares(4000, 3, 7, 5, seeded())
+    assert masks.shape == (4000, 1, 7, 5)
+    counts = torch.zeros(5, 3)
+    for mask in masks[:, 0]:
+        where = mask.nonzero()
+        top, left = (int(edge) for edge in where.amin(0))
+        assert len(where) == 9
+        assert bool(mask[top : top + 3, left : left + 3].all())
+        counts[top, left] += 1
+    assert stats.chisquare(counts.numpy().ravel()).pvalue > 1e-7
 
 
 def test_square_search_is_its_seed_and_alike_in_any_company(digits):

@@ -793,7 +793,6 @@ def square_search(
     originals, bounds = _checked_images(images, clip)
     labels = _checked_labels(labels, images)
     n, channels, height, width = _planes(originals).shape
-    rows, columns = torch.arange(height)[:, None], torch.arange(width)
     found = _Found(originals, labels, "margin", targeted=False)
     with evaluation_mode(model):
         found.try_out(model, originals)
@@ -805,20 +804,19 @@ def square_search(
             else:
                 share = first_share / 2 ** _halvings(query, queries)
                 side = min(max(round(math.sqrt(share * height * width)), 1), height, width)
-                top = torch.randint(0, height - side + 1, (n, 1, 1, 1), generator=generator)
-                left = torch.randint(0, width - side + 1, (n, 1, 1, 1), generator=generator)
                 signs = _random_signs((n, channels, 1, 1), generator)
-                square = (rows >= top) & (rows < top + side) & (columns >= left) & (columns < left + side)
+                square = _random_squares(n, side, height, width, generator)
+            signs, square = signs.to(originals), square.to(originals.device)
             still = found.standing
-            pushed = _planes(originals[still]) + radius * signs[still].to(originals)
-            candidates = torch.where(square[still], pushed.clamp(*bounds), _planes(found.best[still]))
+            pushed = (_planes(originals[still]) + radius * signs[still]).clamp(*bounds)
+            candidates = torch.where(square[still], pushed, _planes(found.best[still]))
             found.try_out(model, candidates.reshape(-1, *originals.shape[1:]))
     return found.best
 
 
 def _halvings(query: int, queries: int) -> int:
     """Return how often the area of the squares has been halved, by the published schedule."""
-    return sum(query * 10_000 >= queries * k for k in (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000))
+    return sum(query * 10_000 > queries * k for k in (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000))
 
 
 @dataclass(frozen=True)
@@ -1152,6 +1150,15 @@ def _checked_labels(labels: Tensor, images: Tensor) -> Tensor:
 
 def _random_signs(shape: Sequence[int], generator: torch.Generator) -> Tensor:
     return 2 * torch.randint(0, 2, tuple(shape), generator=generator, device=generator.device) - 1
+
+
+def _random_squares(n: int, side: int, height: int, width: int, generator: torch.Generator) -> Tensor:
+    """Return n masks of shape (1, height, width), each true in one square at a random place."""
+    corner = partial(torch.randint, size=(n, 1, 1, 1), generator=generator, device=generator.device)
+    top, left = corner(high=height - side + 1), corner(high=width - side + 1)
+    rows = torch.arange(height, device=generator.device)[:, None]
+    columns = torch.arange(width, device=generator.device)
+    return (rows >= top) & (rows < top + side) & (columns >= left) & (columns < left + side)
 
 
 def _per_image(values: Tensor, images: Tensor) -> Tensor:

@@ -298,6 +298,3 @@ def _initialised(
             uniform = torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
             parameter.copy_(bound * (2 * uniform - 1))
     return layer
-
-
-_OneChannel = OneChannel
