@@ -2,6 +2,8 @@
 
 import inspect
 import math
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -39,6 +41,29 @@ def test_laplace_attacker_is_a_mixture_of_the_ceiling_outside_and_less_inside(ep
     assert 0.5 < inside < ceiling
 
 
+def _loss(epsilon, cells=500):
+    """Privacy losses of a Laplace count and their probabilities, cells of the grey zone at their middle."""
+    edges = np.linspace(0, 1, cells + 1)
+    inside = np.diff(np.exp(-epsilon * (1 - edges))) / 2
+    losses = np.concatenate([[epsilon, -epsilon], epsilon * (edges[1:] + edges[:-1] - 1)])
+    return losses, np.concatenate([[0.5, math.exp(-epsilon) / 2], inside])
+
+
+def test_two_laplace_counts_reach_the_sum_but_half_as_often_and_with_less_delta():
+    single, often = _loss(1.0)
+    half, chance = _loss(0.5)
+    pair, together = np.add.outer(half, half).ravel(), np.outer(chance, chance).ravel()
+    assert together.sum() == pytest.approx(1, rel=1e-12)
+    assert pair.max() == single.max() == 1  # the pure ε of both
+    full = together[abs(pair) > 1 - 1e-12].sum()
+    assert full == pytest.approx(often[abs(single) > 1 - 1e-12].sum() / 2, rel=1e-12)
+    for epsilon in np.linspace(0, 0.999, 40):
+        one, two = (
+            w @ np.maximum(1 - np.exp(epsilon - loss), 0) for loss, w in ((single, often), (pair, together))
+        )
+        assert 0 < two < 0.7 * one
+
+
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
 @pytest.mark.parametrize("epsilon", [0.01, 0.1, 0.5, 0.69])
 def test_advanced_composition_beats_the_sum_exactly_beyond_the_stated_k(epsilon, delta):
@@ -57,6 +82,39 @@ def test_coins_a_hair_above_one_exceed_the_factor_most_of_the_time_at_a_tiny_del
     hair = optimize.brentq(lambda e: (math.exp(e) - math.e) / (1 + math.exp(e)) - 1e-5, 1, 2)
     assert hair == pytest.approx(1 + 1.3678e-5, abs=1e-9)
     assert dp.best_attacker_accuracy(hair) > 0.73
+
+
+def test_classical_gaussian_formula_breaks_where_the_chapter_says():
+    def true_delta(epsilon, delta):
+        std = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+        tails = stats.norm.sf(epsilon * std - 0.5 / std), stats.norm.sf(epsilon * std + 0.5 / std)
+        return tails[0] - math.exp(epsilon) * tails[1]
+
+    assert true_delta(8.41, 1e-5) < 1e-5 < true_delta(8.43, 1e-5)
+    assert true_delta(10, 1e-12) < 1e-12
+
+
+def test_bar_of_schooling_is_off_by_at_most_30_not_below_30_in_95_percent():
+    tail = 2 * math.exp(-0.1) / (1 + math.exp(-0.1))  # P(|X| >= 1), then a factor for each step
+    assert 1 - tail * math.exp(-0.1 * 29) < 0.95 < 1 - tail * math.exp(-0.1 * 30)
+
+
+def test_reports_of_one_kept_bit_have_the_epsilon_of_the_coins():
+    keep = {"permanent_probability": 0.5, "zero_probability": 0.5, "one_probability": 0.75}
+    forever, _ = dp.rappor_epsilon(**keep, n_hashes=1)  # two bits differ
+    assert forever / 2 == pytest.approx(dp.randomized_response_epsilon(truth_probability=0.5), rel=1e-12)
+
+
+def test_nothing_is_left_of_the_promise_for_a_hundred_published_sequences():
+    ledger = tomllib.loads((Path(__file__).parents[1] / "data/ledger/04.toml").read_text("utf-8"))
+    epsilon, delta = (ledger[f"dp.vaultgemma.{name}"]["value"] for name in ("epsilon", "delta"))
+    assert ledger["dp.unit.hundred_sequences"]["value"] == 100 * epsilon
+    slack = power = 0.0  # power: right answers allowed to an attacker who never accuses falsely
+    for _ in range(100):
+        slack = math.exp(epsilon) * slack + delta
+        power = min(math.exp(epsilon) * power + delta, 1 - (1 - power - delta) / math.exp(epsilon), 1.0)
+    assert power == 1
+    assert ledger["dp.unit.hundred_slack"]["value"] == pytest.approx(math.log10(slack), rel=1e-12)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])

@@ -205,10 +205,12 @@ def synthetic(ax: Axes, epsilons: Floats, quality: ArrayLike, independent: float
 
 
 def low_bits(ax: Axes, counts: Sequence[int], shares: Mapping[str, Sequence[float]]) -> None:
-    """Draw how many releases cannot come from the neighbouring count."""
+    """Draw how many releases cannot come from the neighbouring count, measured; with whole numbers exactly none."""
     places = np.arange(len(counts))
     for i, (label, values) in enumerate(shares.items()):
         ax.plot(places, values, color=PALETTE[i], marker=MARKERS[i], ls=DASHES[i], label=label)
+    i = len(shares)
+    ax.axhline(0, color=PALETTE[i], ls=DASHES[i], label="whole numbers, every ε: 0, by proof")
     ax.set_xticks(places, [f"{count}/{count + 1}" for count in counts])
     ax.set(xlabel="count of the table / count of its neighbour", ylabel="share that gives the count away")
     ax.set_ylim(-0.03, 1)
