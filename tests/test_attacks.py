@@ -471,7 +471,7 @@ def test_who_falls_early_does_not_change_the_random_start_of_the_others():
 
 
 @pytest.mark.case("ROB-9")
-@pytest.mark.parametrize("tiny", [1e-8, 1e-30, 1e-200])
+@pytest.mark.parametrize("tiny", [1e-8, 1e-30, 1e-200, 1e200])
 def test_l2_steps_do_not_depend_on_the_size_of_the_gradient(tiny):
     model, images, labels = random_problem()
 
@@ -508,6 +508,14 @@ def test_the_warning_counts_and_points_at_the_caller():
     with pytest.warns(ZeroGradientWarning, match="2 of 3 images") as caught:
         pgd(model, images, torch.zeros(3, dtype=torch.int64), radius=0.1, step_size=0.1, steps=2)
     assert caught[0].filename == __file__
+
+
+def test_a_tiny_gradient_is_not_a_zero_gradient():
+    images, labels = torch.full((3, 4), 0.5), torch.zeros(3, dtype=torch.int64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ZeroGradientWarning)
+        found = fgsm(lambda x: 1e-30 * x[:, :2] * torch.tensor([1.0, 0.0]), images, labels, radius=0.1)
+    assert torch.equal(found != images, torch.tensor([[True, False, False, False]] * 3))
 
 
 @pytest.mark.case("ROB-13")

@@ -947,7 +947,7 @@ def _standing(model: Model, images: Tensor, labels: Tensor) -> Tensor:
 def _zero_gradients(model: Model, images: Tensor, labels: Tensor) -> Tensor:
     with _attacking(model):
         gradient, _ = _climb(model, images, labels, "cross_entropy", targeted=False)
-    return _largest_entries(gradient) == 0
+    return _zero_everywhere(gradient)
 
 
 # --------------------------------------------------------------------------- internal
@@ -1076,7 +1076,7 @@ def _check_logits(logits: Tensor, labels: Tensor) -> None:
 
 
 def _warn_of_zeros(gradient: Tensor) -> None:
-    zeros = int((_largest_entries(gradient) == 0).sum())
+    zeros = int(_zero_everywhere(gradient).sum())
     if zeros:
         warnings.warn(
             f"{zeros} of {len(gradient)} images have zero gradient: the attack cannot move them, "
@@ -1089,17 +1089,20 @@ def _warn_of_zeros(gradient: Tensor) -> None:
 def _scale_to_unit_length(gradient: Tensor) -> Tensor:
     """Scale each image's gradient to length one, in place; a zero gradient stays zero.
 
-    Dividing by the largest entry first keeps the squares of tiny gradients from vanishing: there is no
-    guard added to the norm, and so no gradient too small to point somewhere.
+    There is no guard added to the norm, and so no gradient too small to point somewhere.
     """
-    largest = _largest_entries(gradient)
-    gradient.div_(_per_image(torch.where(largest > 0, largest, 1.0), gradient))
     lengths = torch.linalg.vector_norm(gradient.flatten(1), dim=1)
+    if not ((lengths > 1e-12) & (lengths < 1e12)).all():  # squares may have vanished, or overflowed
+        largest = gradient.abs().flatten(1).amax(1)
+        gradient.div_(_per_image(torch.where(largest > 0, largest, 1.0), gradient))
+        lengths = torch.linalg.vector_norm(gradient.flatten(1), dim=1)
     return gradient.div_(_per_image(torch.where(lengths > 0, lengths, 1.0), gradient))
 
 
-def _largest_entries(gradient: Tensor) -> Tensor:
-    return gradient.abs().flatten(1).amax(1)
+def _zero_everywhere(gradient: Tensor) -> Tensor:
+    zero = torch.linalg.vector_norm(gradient.flatten(1), dim=1) == 0
+    # cheap, but the squares of tiny numbers vanish: if in doubt, look at the numbers themselves
+    return (gradient == 0).flatten(1).all(1) if zero.any() else zero
 
 
 def _checked_images(images: Tensor, clip: tuple[float, float] | None) -> tuple[Tensor, tuple[float, float]]:

@@ -239,14 +239,14 @@ def evaluation_mode(model: Model) -> Iterator[None]:
     >>> network.training
     True
     """
-    modes = [(module, module.training) for module in model.modules()] if isinstance(model, nn.Module) else []
+    training = [m for m in model.modules() if m.training] if isinstance(model, nn.Module) else []
     try:
-        for module, _ in modes:
+        for module in training:
             module.training = False
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module in training:
+            module.training = True
 
 
 def predict_logits(model: Model, images: Tensor, *, batch_size: int = 1000) -> Tensor:
