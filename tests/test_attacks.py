@@ -256,7 +256,7 @@ def test_a_random_start_and_long_steps_stay_in_the_ball(norm, keep):
 def test_the_bounds_hold_in_floating_point(attack):
     """fl(0.7 + 0.1) - 0.7 exceeds 0.1 in float32: what holds exactly is fl(x - r) <= z <= fl(x + r)."""
     model, _, _ = random_problem(dtype=torch.float32)
-    images = torch.full((3, 1, 4, 4), 0.7)
+    images = torch.full((3, 1, 4, 4), 0.7, dtype=torch.float32)
     found = attack(model, images, model(images).argmax(1))
     assert bool(((images - 0.1) <= found).all())
     assert bool((found <= (images + 0.1)).all())
@@ -511,7 +511,7 @@ def test_the_warning_counts_and_points_at_the_caller():
 
 
 def test_a_tiny_gradient_is_not_a_zero_gradient():
-    images, labels = torch.full((3, 4), 0.5), torch.zeros(3, dtype=torch.int64)
+    images, labels = torch.full((3, 4), 0.5).float(), torch.zeros(3, dtype=torch.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ZeroGradientWarning)
         found = fgsm(lambda x: 1e-30 * x[:, :2] * torch.tensor([1.0, 0.0]), images, labels, radius=0.1)
@@ -667,7 +667,7 @@ def test_random_starts_are_uniform_in_the_ball():
         ({"images": torch.tensor([[0.0, 0.0, 0.0, math.nan]] * 2).double()}, ValueError, "NaN"),
         ({"images": torch.tensor([[0.0, 0.0, 0.0, math.inf]] * 2).double()}, ValueError, "infinite"),
         (
-            {"labels": torch.tensor([0.0, 1.0])},
+            {"labels": torch.tensor([0.0, 1.0]).float()},
             TypeError,
             "labels must be a tensor of integers, got torch.float32",
         ),

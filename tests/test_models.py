@@ -107,7 +107,7 @@ def test_normalised_per_channel_and_in_the_type_of_the_network():
         def forward(self, x):
             return self.weight * x
 
-    x = torch.rand(2, 3, 4, 5, generator=seeded())
+    x = torch.rand(2, 3, 4, 5, generator=seeded(), dtype=torch.float32)
     found = Normalised(Identity(), mean=[0.1, 0.2, 0.3], std=[1.0, 2.0, 4.0])(x)
     assert found.dtype == torch.float32
     for c, (mean, std) in enumerate([(0.1, 1.0), (0.2, 2.0), (0.3, 4.0)]):
