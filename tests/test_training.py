@@ -185,7 +185,7 @@ def test_senseless_arguments_are_refused_before_the_weights_move(change, message
     ("images", "labels", "message"),
     [
         (
-            torch.rand(4, 4),
+            torch.rand(4, 4).float(),
             torch.zeros(4, dtype=torch.int64),
             "images must be torch.float64 like the weights",
         ),
