@@ -49,13 +49,13 @@ clean: ## remove everything that can be made again (data carriers are kept)
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; this is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV) || \
 	  { echo "The venv module is missing (on Debian and Ubuntu: apt install python3-venv)"; exit 1; }
 	@echo "installing into $(VENV) (on Linux, torch is a download of several gigabytes) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[book,test]'
 	@touch $@
 
 $(BENCH)/.ready: benchmarks/bench.lock $(READY)
-	@test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
+	@test -x $(BENCH)/bin/pip || $(PYTHON) -m venv --clear $(BENCH)
 	@$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -c benchmarks/bench.lock -e . -r benchmarks/requirements.txt
 	@touch $@

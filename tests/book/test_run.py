@@ -6,7 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-from concurrent.futures import Future
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import demo_book as demo
 import pytest
@@ -78,39 +79,56 @@ def test_what_is_edited_during_a_run_makes_the_chapter_stale(tmp_path):
     assert State(project).why_stale(first[0], "ci") == ["cells"]
 
 
-class CountingExecutor:
-    """Runs at once and remembers how many memory-heavy jobs were alive together."""
+class CountingPool(ThreadPoolExecutor):
+    """A pool of two that remembers how many jobs were alive together."""
 
     def __init__(self) -> None:
-        self.names: list[str] = []
-        self.pending = 0
+        super().__init__(2)
+        self.alive = self.most = 0
+        self.lock = threading.Lock()
 
-    def submit(self, function, job):
-        self.names.append(job.name)
-        future: Future = Future()
-        future.set_result(function(job))
-        return future
+    def submit(self, function, /, *arguments):
+        def counted(*given):
+            with self.lock:
+                self.alive += 1
+                self.most = max(self.most, self.alive)
+            try:
+                return function(*given)
+            finally:
+                with self.lock:
+                    self.alive -= 1
+
+        return super().submit(counted, *arguments)
 
 
-def test_memory_heavy_chapters_never_run_side_by_side(tmp_path):
+@pytest.mark.parametrize(("needs", "together"), [({"memory": "heavy"}, 1), ({}, 2)])
+def test_memory_heavy_chapters_never_run_side_by_side(tmp_path, needs, together):
     project = demo.make_project(tmp_path / "book")
     for file in ("01_first.ipynb", "02_second.ipynb"):
         content = demo.notebook(file)
-        content["metadata"]["thousand_fingers"] = {"memory": "heavy"}
+        content["metadata"]["thousand_fingers"] = needs
         demo.write_notebook(project, file, content)
-    alive: list[str] = []
+    with CountingPool() as pool:
+        assert [o.state for o in run_all(project, executor=pool)] == ["executed", "executed"]
+    assert pool.most == together
 
-    class Listening(CountingExecutor):
-        def submit(self, function, job):
-            alive.append(job.name)
-            assert alive == [job.name]
-            future = super().submit(function, job)
-            alive.remove(job.name)
-            return future
 
-    executor = Listening()
-    assert [o.state for o in run_all(project, executor=executor)] == ["executed", "executed"]
-    assert sorted(executor.names) == ["01_first", "02_second"]
+def test_a_chapter_that_cannot_start_is_named_and_the_others_run(tmp_path):
+    project = demo.make_project(tmp_path / "book")
+    content = demo.notebook("01_first.ipynb")
+    content["cells"][3]["metadata"] = {}
+    demo.write_notebook(project, "01_first.ipynb", content)
+    outcomes = run_all(project)
+    assert [o.state for o in outcomes] == ["failed", "executed"]
+    assert "no cell tagged 'parameters'" in outcomes[0].failure.what
+
+
+def test_a_cell_that_is_no_python_fails_in_its_place(tmp_path):
+    project = demo.make_project(tmp_path / "book")
+    demo.write_notebook(project, "01_first.ipynb", demo.notebook("01_first.ipynb", "x = = 1"))
+    outcomes = run_all(project)
+    assert [o.state for o in outcomes] == ["failed", "executed"]
+    assert outcomes[0].failure.what.startswith("SyntaxError")
 
 
 def free_port() -> int:

@@ -125,6 +125,7 @@ def run_command(
         )
         whole_book = not chapters and not vector_width and scale is Scale.ci
         if whole_book and executed and len(executed) == len(outcomes):
+            timings.forget(CHECK_PHASE)  # the checks that follow belong to this run
             timings.keep(RUN_PHASE, seconds, workers=jobs, isolation=executed[0].isolation)
     if failed:
         raise typer.Exit(FAILED)
@@ -179,7 +180,8 @@ def check(
         if vector_width and (stale := [c for c in chosen if state.why_stale(c, scale.value, vector_width)]):
             raise BookError(f"{stale[0].name} was not executed at vector width {vector_width}: run it first")
         reports = run_checks(project, state, chosen, scale=scale.value, variant=vector_width)
-        if not chapters:
+        of_this_run = not (chapters or vector_width or timings.get(CHECK_PHASE)) and scale is Scale.ci
+        if of_this_run:
             timings.keep(CHECK_PHASE, time.perf_counter() - started)
     problems = 0
     for report in reports:
@@ -339,7 +341,7 @@ def _project() -> Iterator[tuple[Project, State, Timings]]:
 
 
 def _fetch_for(chapters: list[Chapter], timings: Timings) -> None:
-    wanted = {
+    wanted = {"sphinx-mathjax-offline"} | {
         name for chapter in chapters for name in needs_of(read_notebook(chapter.path)).get("carriers", [])
     }
     started = time.perf_counter()
@@ -378,7 +380,8 @@ def _refresh(project: Project, chapter: Chapter) -> None:
 
 
 def _print_failure(chapter: Chapter, failure: Failure) -> None:
-    err.print(f"[red]✗ {chapter.name}: cell [{failure.cell}] failed[/]")
+    where = f"cell [{failure.cell}] failed" if failure.cell else "not executed"
+    err.print(f"[red]✗ {chapter.name}: {where}[/]")
     err.print(f"    {escape(failure.what)}", soft_wrap=True)
     for line in failure.source.splitlines()[:6]:
         err.print(f"      {escape(line)}", soft_wrap=True)

@@ -23,6 +23,8 @@ from thousand_fingers.book.record import shown
 APPROXIMATE = "approximate"
 #: Cells that the second-vector-width pass leaves out.
 ONE_MACHINE = "one-machine"
+#: Means of plotted data that cancel are compared on the scale of rounding errors.
+_ROUNDING = 1e-12
 
 
 def drift(committed: Notebook, regenerated: Notebook) -> list[str]:
@@ -135,14 +137,15 @@ def _plot_drift(old: Record, new: Record) -> list[str]:
         series
         for series in before
         if before[series].keys() != after[series].keys()
-        or not all(_close(before[series][k], after[series][k], old.about["rtol"]) for k in before[series])
+        or not all(
+            _close(before[series][k], after[series][k], old.about["rtol"], _ROUNDING) for k in before[series]
+        )
     ]
     return [f"{old.name}: the data of {', '.join(changed)} changed"] if changed else []
 
 
-def _close(a: float, b: float, rtol: float = 1e-9) -> bool:
-    # Means of data that cancel are compared on the scale of rounding errors.
-    return math.isclose(a, b, rel_tol=rtol, abs_tol=1e-12)
+def _close(a: float, b: float, rtol: float = 1e-9, floor: float = 0.0) -> bool:
+    return math.isclose(a, b, rel_tol=rtol, abs_tol=floor)
 
 
 def _parts_of_pictures(cell: Cell) -> list[list[str]]:

@@ -162,9 +162,13 @@ def declared_parameters(notebook: Notebook) -> dict[str, str]:
 
     for cell in notebook["cells"]:
         if "parameters" in tags_of(cell):
+            try:
+                body = ast.parse(cell["source"]).body
+            except SyntaxError as error:
+                raise BookError(f"the cell tagged 'parameters' is no Python: {error}") from None
             return {
                 target.id: ast.unparse(statement.value)
-                for statement in ast.parse(cell["source"]).body
+                for statement in body
                 if isinstance(statement, ast.Assign)
                 for target in statement.targets
                 if isinstance(target, ast.Name)

@@ -8,6 +8,7 @@ versions and the scale are those it was made from. Time stamps play no part.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import sys
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from thousand_fingers.book.notebook import Notebook, code_cells, read_notebook, source_digest
-from thousand_fingers.book.project import Chapter, Project, digest, write_atomically
+from thousand_fingers.book.project import BookError, Chapter, Project, digest, write_atomically
 
 _PACKAGE = "thousand_fingers"
 #: Modules of the machinery that shape every executed notebook.
@@ -71,6 +72,11 @@ def closure(modules: Iterable[str], package_dir: Path) -> dict[str, Path]:
     -------
     dict of str to Path
         Each reachable module with its file, the packages' ``__init__`` too.
+
+    Raises
+    ------
+    BookError
+        If a module is no Python.
     """
     reached: dict[str, Path] = {}
     waiting = ["", *modules]
@@ -82,7 +88,10 @@ def closure(modules: Iterable[str], package_dir: Path) -> dict[str, Path]:
         reached[name] = path
         if "." in name:
             waiting.append(name.rpartition(".")[0])
-        waiting += imported_modules(path.read_text(encoding="utf-8"), package_dir, name)
+        try:
+            waiting += imported_modules(path.read_text(encoding="utf-8"), package_dir, name)
+        except SyntaxError as error:
+            raise BookError(f"{path}: {error}") from None
     return reached
 
 
@@ -128,7 +137,8 @@ def modules_of(notebook: Notebook, package_dir: Path) -> set[str]:
     """Return the modules of the library that a notebook imports itself."""
     found: set[str] = set()
     for _, cell in code_cells(notebook):
-        found |= imported_modules(cell["source"], package_dir)
+        with contextlib.suppress(SyntaxError):  # the execution will name the cell
+            found |= imported_modules(cell["source"], package_dir)
     return found
 
 

@@ -191,7 +191,9 @@ def _agrees(claim: Claim, record: Record) -> tuple[bool, str]:
         )
     if isinstance(ours, int) and isinstance(claim.value, int):
         return ours == claim.value, detail
-    return math.isclose(ours, claim.value, rel_tol=claim.rtol, abs_tol=1e-15), f"{detail} (rtol {claim.rtol})"
+    return math.isclose(
+        ours, claim.value, rel_tol=claim.rtol, abs_tol=0.0 if claim.value else 1e-15
+    ), f"{detail} (rtol {claim.rtol})"
 
 
 def _claim(path: Path, key: str, entry: Any) -> Claim:

@@ -101,7 +101,8 @@ def render(project: Project, state: State, timings: Timings) -> Rendering:
     """
     site = project.build_dir / "site"
     stage(project, state, timings, site)
-    tree = tree_digest(site) + locked_versions(project)
+    extension = digest(Path(__file__).with_name("sphinx_extension.py").read_bytes())
+    tree = tree_digest(site) + locked_versions(project) + extension
     index = project.html_dir / "index.html"
     if state.value("rendered") == digest(tree.encode()) and index.is_file():
         return Rendering(index, _count_pages(project.html_dir), built=False)
@@ -142,8 +143,8 @@ def stage(project: Project, state: State, timings: Timings, site: Path) -> None:
     )
     for name in ("_config.yml", "_toc.yml"):
         shutil.copy(project.root / name, site / name)
-    shutil.copytree(Path(__file__).parent / "assets", site / "assets", ignore=shutil.ignore_patterns("*.py"))
-    (site / "assets" / "socket_guard").rmdir()
+    no_page = shutil.ignore_patterns("socket_guard", "__pycache__")
+    shutil.copytree(Path(__file__).parent / "assets", site / "assets", ignore=no_page)
     mathjax_files(site / "assets" / "mathjax")
     for result in results:
         (chapters / result.file).write_bytes(page_bytes(result.notebook))

@@ -170,7 +170,11 @@ def _completed(
             chapter, job, why = running.pop(future)
             if heavy and job.heavy:
                 submit(heavy.pop(0))
-            yield chapter, future.result(), why
+            try:
+                execution = future.result()
+            except BookError as error:  # refused before a cell ran: the others go on
+                execution = Execution(job.name, b"", 0.0, 0, "", Failure(0, "", str(error), ""))
+            yield chapter, execution, why
 
 
 def _keep(

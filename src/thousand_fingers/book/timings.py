@@ -28,6 +28,10 @@ class Timings:
         text = json.dumps(self._entries, indent=1, sort_keys=True)
         write_atomically(self._path, text.encode("utf-8"))
 
+    def forget(self, name: str) -> None:
+        """Drop what is known under a name; the next ``keep`` writes the file."""
+        self._entries.pop(name, None)
+
     def get(self, name: str) -> dict[str, Any]:
         """Return what is known under a name, or an empty dictionary."""
         return dict(self._entries.get(name, {}))
