@@ -54,6 +54,17 @@ def test_the_covariance_of_two_groups_is_their_spread_plus_the_pull() -> None:
     np.testing.assert_allclose(whole, within + share * (1 - share) * np.outer(gap, gap))
 
 
+@pytest.mark.parametrize("pull", [2.0, 10.0, 100.0])
+def test_a_large_pull_turns_the_leading_direction_as_far_as_the_chapter_says(pull: float) -> None:
+    root = np.random.default_rng(3).normal(size=(6, 6))
+    within = root @ root.T
+    within /= np.linalg.eigvalsh(within)[-1]
+    for u in np.eye(6):
+        lead = np.linalg.eigh(within + pull * np.outer(u, u))[1][:, -1]
+        values = np.linalg.eigvalsh(within)
+        assert (lead @ u) ** 2 >= 1 - (values[-1] - values[0]) / pull
+
+
 def test_pixels_that_clean_images_never_use_get_no_gradient_from_them() -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(60, 6, 6, generator=generator, dtype=torch.float64)
@@ -89,6 +100,22 @@ def test_every_drawing_shows_its_data_and_labels_its_axes() -> None:
             if function is not draw.digits:
                 assert panel.get_xlabel()
                 assert panel.get_ylabel()
+
+
+def test_the_control_stamps_every_class_and_relabels_none() -> None:
+    labels = np.arange(200) % 10
+    control = poisoning.poison(
+        np.zeros((200, 28, 28)),
+        labels,
+        0.5,
+        trigger=poisoning.PatchTrigger(-4, -4),
+        target=None,
+        n_classes=10,
+        rng=np.random.default_rng(0),
+        relabel=False,
+    )
+    assert set(labels[control.rows].tolist()) == set(range(10))
+    assert (control.labels == labels).all()
 
 
 def test_error_bars_reach_from_the_lowest_to_the_highest_seed() -> None:

@@ -280,8 +280,8 @@ def poison(
     rng : numpy.random.Generator
         Source of the choice, as in :func:`choose_rows`.
     source : int or None, default None
-        The only class that is poisoned, as in the attacks of [Tran2018]; by default every class that the
-        attacker wants to see under another name, as in BadNets.
+        The only class that is poisoned, as in the attacks of [Gu2017] and [Tran2018]; by default every class
+        that the attacker wants to see under another name, as in most later work.
     relabel : bool, default True
         Whether the chosen examples get the label the attacker wants. Stamping alone is the negative
         control: it should teach nothing.
