@@ -56,6 +56,13 @@ def cross_entropy(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     -------
     Tensor
         A scalar.
+
+    Examples
+    --------
+    >>> blind = torch.nn.Linear(2, 4).requires_grad_(False)
+    >>> _ = blind.weight.zero_(), blind.bias.zero_()
+    >>> round(float(cross_entropy(blind, torch.ones(3, 2), torch.tensor([0, 1, 3]))), 4)  # ln 4
+    1.3863
     """
     return functional.cross_entropy(model(images), labels)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import http.server
 import os
@@ -25,7 +26,10 @@ def rendered_site() -> Path:
     from thousand_fingers.book.timings import Timings
 
     project = find_project(Path(__file__).parent)
-    return render(project, State(project), Timings(project)).index.parent
+    project.build_dir.mkdir(exist_ok=True)
+    with (project.build_dir / ".lock").open("w") as lock:  # the other test processes render too
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return render(project, State(project), Timings(project)).index.parent
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):

@@ -199,6 +199,7 @@ def test_an_interrupted_run_exits_130_and_leaves_nothing_half_written(tmp_path, 
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(end, signal.SIG_DFL),  # whatever nohup or a shell made of it
     )
     target = project.executed(project.chapters(["2"])[0], "ci")
     deadline = time.monotonic() + 90
