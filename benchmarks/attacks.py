@@ -46,9 +46,7 @@ def ours(kind: str, radius: float, **settings: float) -> Attack:
 
 
 def ours_active(kind: str, radius: float, **settings: float) -> Attack:
-    """Return our attack as the chapters use it: whoever has fallen is left alone."""
-    if kind == "fgsm":
-        raise NotImplementedError
+    """Return our iterated attack as the chapters use it: whoever has fallen is left alone."""
     return partial(pgd, radius=radius, norm=kind.removeprefix("pgd "), **settings)  # type: ignore[arg-type]
 
 
