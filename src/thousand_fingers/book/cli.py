@@ -247,7 +247,7 @@ def list_command() -> None:
         table = Table("chapter", "state", "cells", "seconds", box=None)
         for chapter in project.chapters():
             why = state.why_stale(chapter, "ci")
-            known = timings.get(f"{chapter.name}/ci")
+            known = timings.get(chapter.key("ci"))
             shown_why = (
                 "fresh" if not why else "stale: " + ", ".join(why[:3]) + (" …" if len(why) > 3 else "")
             )

@@ -175,7 +175,7 @@ class State:
         The regenerated notebook itself counts as an input: if it is missing
         or was changed by hand, the chapter runs again.
         """
-        entry = self._entries.get(self._key(chapter, scale, variant))
+        entry = self._entries.get(chapter.key(scale, variant))
         output = self._project.executed(chapter, scale, variant)
         if not (isinstance(entry, dict) and {"inputs", "output"} <= entry.keys()):
             return ["never executed here"]
@@ -189,7 +189,7 @@ class State:
         self, chapter: Chapter, scale: str, variant: str, inputs: dict[str, str], output: bytes
     ) -> None:
         """Keep what a run was made from, and what it made."""
-        self._entries[self._key(chapter, scale, variant)] = {"inputs": inputs, "output": digest(output)}
+        self._entries[chapter.key(scale, variant)] = {"inputs": inputs, "output": digest(output)}
         self._save()
 
     def value(self, name: str) -> Any:
@@ -204,10 +204,6 @@ class State:
     def _save(self) -> None:
         text = json.dumps(self._entries, indent=1, sort_keys=True)
         write_atomically(self._path, text.encode("utf-8"))
-
-    @staticmethod
-    def _key(chapter: Chapter, scale: str, variant: str) -> str:
-        return "/".join(filter(None, [chapter.name, scale, variant]))
 
 
 def _module_file(package_dir: Path, name: str) -> Path | None:

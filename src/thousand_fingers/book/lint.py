@@ -18,6 +18,7 @@ from thousand_fingers.book.notebook import (
     boxes_of,
     code_cells,
     figures_of,
+    is_limit,
     records_of,
     tags_of,
     title_of,
@@ -335,11 +336,10 @@ def _printing_problems(cell: Cell) -> list[str]:
     printed = "\n" + "".join(o["text"] for o in cell.get("outputs", []) if o["output_type"] == "stream")
     problems = []
     for name, value in values.items():
-        stem, _, end = name.rpartition(".")
-        if end in ("low", "high") and {stem, f"{stem}.low", f"{stem}.high"} <= values.keys():
+        if is_limit(name, values):
             continue  # printed on the line of its rate
         line, rest = f"{name} = {value}", "\n"
-        if {f"{name}.low", f"{name}.high"} <= values.keys():
+        if is_limit(f"{name}.low", values):
             rest = f" (95% interval {values[f'{name}.low']} to {values[f'{name}.high']}, n = "
         if f"\n{line}{rest}" not in printed:
             problems.append(f"does not print its record as it is: {line}")

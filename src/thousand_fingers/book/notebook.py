@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -254,6 +254,23 @@ def records_of(notebook: Notebook) -> dict[str, Record]:
                 raise BookError(f"the figure {name} is no number and no text: {written!r}") from None
             records[name] = Record(name, value, output["metadata"].get("record", {"kind": "text"}), position)
     return records
+
+
+def is_limit(name: str, names: Collection[str]) -> bool:
+    """Tell whether a record is an end of another's confidence interval.
+
+    Parameters
+    ----------
+    name : str
+    names : collection of str
+        Of all records of the notebook; see ``record.record_rate``.
+
+    Returns
+    -------
+    bool
+    """
+    rate, _, end = name.rpartition(".")
+    return end in ("low", "high") and all(n in names for n in (rate, f"{rate}.low", f"{rate}.high"))
 
 
 _BOX = re.compile(

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 from thousand_fingers.book.ledger import FAILS, QUOTED, Claim, Verdict
 from thousand_fingers.book.lint import CORRECTION_FIELDS, CORRECTION_TITLE, THREAT_MODEL_FIELDS
-from thousand_fingers.book.notebook import Notebook, Record, boxes_of, records_of, title_of
+from thousand_fingers.book.notebook import Notebook, Record, boxes_of, is_limit, records_of, title_of
 from thousand_fingers.book.record import MIME_PREFIX, shown
 from thousand_fingers.book.timings import CHECK_PHASE, DATA_PHASE, RUN_PHASE, Timings
 
@@ -234,10 +233,10 @@ def _figure_table(result: ChapterResult) -> list[str]:
     records = records_of(result.notebook)
     rows = []
     for name, record in records.items():
-        if record.kind == "plot" or _is_limit(name, records):
+        if record.kind == "plot" or is_limit(name, records):
             continue
         value = _cell(shown(record.value, record.about))
-        if _is_limit(f"{name}.low", records):
+        if is_limit(f"{name}.low", records):
             low, high = (
                 shown(records[name + end].value, records[name + end].about) for end in (".low", ".high")
             )
@@ -255,12 +254,6 @@ def _figure_table(result: ChapterResult) -> list[str]:
     rows += [f"| {_what(verdict)} | — | {_outside(verdict)} |" for verdict in by_name.values()]
     head = ["| Figure | Ours | Outside truth | Source | Verdict |", "|---|--:|--:|---|---|"]
     return head + rows
-
-
-def _is_limit(name: str, records: Mapping[str, Record]) -> bool:
-    """Tell whether a record is an end of another's confidence interval, see ``record_rate``."""
-    rate, _, end = name.rpartition(".")
-    return end in ("low", "high") and {rate, f"{rate}.low", f"{rate}.high"} <= records.keys()
 
 
 def _what(verdict: Verdict) -> str:
@@ -282,8 +275,3 @@ def _cell(text: str) -> str:
 def _quoting(text: str, file: str) -> str:
     # A quotation without a file name would look for its figure on the generated page.
     return re.sub(r"\{glue:text\}`(?!\S+?::)", "{glue:text}`" + file + "::", text)
-
-
-def page_bytes(notebook: Notebook) -> bytes:
-    """Return a generated notebook as it is staged."""
-    return (json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode("utf-8")

@@ -38,6 +38,10 @@ class Chapter:
         """File name without extension, such as ``04_differential_privacy``."""
         return self.path.stem
 
+    def key(self, scale: str, variant: str = "") -> str:
+        """Return the name under which a run of the chapter is remembered."""
+        return "/".join(filter(None, [self.name, scale, variant]))
+
 
 @dataclass(frozen=True)
 class Project:

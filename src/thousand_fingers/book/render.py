@@ -20,14 +20,13 @@ from pathlib import Path
 
 from thousand_fingers.book.freshness import State
 from thousand_fingers.book.ledger import judge, read_ledger
-from thousand_fingers.book.notebook import read_notebook, records_of
+from thousand_fingers.book.notebook import notebook_bytes, read_notebook, records_of
 from thousand_fingers.book.pages import (
     EVERY_FIGURE,
     RENDER_SECONDS,
     ChapterResult,
     corrections_page,
     every_figure_page,
-    page_bytes,
     status_page,
     threat_models_page,
 )
@@ -74,7 +73,7 @@ def chapter_results(
                 file=chapter.path.name,
                 notebook=notebook,
                 verdicts=judge(claims, records_of(notebook)),
-                timing=timings.get(f"{chapter.name}/{scale}") if fresh else {},
+                timing=timings.get(chapter.key(scale)) if fresh else {},
             )
         )
     return results
@@ -147,7 +146,7 @@ def stage(project: Project, state: State, timings: Timings, site: Path) -> None:
     shutil.copytree(Path(__file__).parent / "assets", site / "assets", ignore=no_page)
     mathjax_files(site / "assets" / "mathjax")
     for result in results:
-        (chapters / result.file).write_bytes(page_bytes(result.notebook))
+        (chapters / result.file).write_bytes(notebook_bytes(result.notebook))
     generated = {
         "threat_models.md": threat_models_page(results),
         "corrections.md": corrections_page(results),
@@ -155,7 +154,7 @@ def stage(project: Project, state: State, timings: Timings, site: Path) -> None:
     }
     for name, text in generated.items():
         (chapters / name).write_text(text, encoding="utf-8")
-    (chapters / EVERY_FIGURE).write_bytes(page_bytes(every_figure_page(results)))
+    (chapters / EVERY_FIGURE).write_bytes(notebook_bytes(every_figure_page(results)))
 
 
 def versions() -> dict[str, str]:

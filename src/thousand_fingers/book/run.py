@@ -118,7 +118,7 @@ def run(
             outcomes[chapter.name] = Outcome(chapter, "fresh", [])
             listener.finished(outcomes[chapter.name])
     # Longest first, so that the last worker to finish does not finish alone.
-    waiting.sort(key=lambda item: -timings.seconds(_timing_key(item[0], scale, variant)))
+    waiting.sort(key=lambda item: -timings.seconds(item[0].key(scale, variant)))
     interrupt = Interrupt()
     pool = executor or ThreadPoolExecutor(max_workers=jobs)
     try:
@@ -194,7 +194,7 @@ def _keep(
     write_atomically(target, execution.notebook)
     state.remember(chapter, scale, variant, inputs, execution.notebook)
     cells, isolation = execution.cells, execution.isolation
-    timings.keep(_timing_key(chapter, scale, variant), execution.seconds, cells=cells, isolation=isolation)
+    timings.keep(chapter.key(scale, variant), execution.seconds, cells=cells, isolation=isolation)
     return Outcome(chapter, "executed", why, execution.seconds, cells, isolation)
 
 
@@ -212,10 +212,6 @@ def _job(chapter: Chapter, scale: str, variant: str, offline: bool) -> Job:
         heavy=needs_of(notebook).get("memory") == "heavy",
         assertion=BASELINE_CHECK if variant else "",
     )
-
-
-def _timing_key(chapter: Chapter, scale: str, variant: str) -> str:
-    return "/".join(filter(None, [chapter.name, scale, variant]))
 
 
 @contextmanager
