@@ -7,6 +7,9 @@ small networks in float64, on one thread, with deterministic kernels.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 
 
@@ -20,3 +23,28 @@ def use_deterministic_torch() -> None:
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+
+
+@contextlib.contextmanager
+def deterministic_torch() -> Iterator[None]:
+    """Set what :func:`use_deterministic_torch` sets, and put everything back afterwards.
+
+    Examples
+    --------
+    >>> before = torch.get_default_dtype()
+    >>> with deterministic_torch():
+    ...     torch.zeros(1).dtype
+    torch.float64
+    >>> torch.get_default_dtype() == before
+    True
+    """
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    use_deterministic_torch()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)

@@ -42,7 +42,7 @@ def project(tmp_path, monkeypatch) -> Project:
     package.mkdir(parents=True)
     (package.parent / "__init__.py").write_text("")
     (package / "__init__.py").write_text("")
-    (package / "demo_artefact.py").write_text("# the function\n")
+    (package / "demo_artefact.py").write_text("def squares(part, n): return n\n")
     project.artefacts_dir.mkdir(parents=True)
     (project.artefacts_dir / "recipes.toml").write_text(RECIPE.format(n=4))
     return project
@@ -74,9 +74,12 @@ def test_a_missing_artefact_says_how_to_make_it(project):
         artefacts.load_artefact("99_none")
 
 
-def test_a_changed_module_makes_it_stale(project):
+def test_changed_code_makes_it_stale_and_a_comment_does_not(project):
     make(project)
-    (project.source_dir / "thousand_fingers" / "book" / "demo_artefact.py").write_text("# another function\n")
+    module = project.source_dir / "thousand_fingers" / "book" / "demo_artefact.py"
+    module.write_text("# a comment\ndef squares(part, n): return n\n\n\ndef neighbour(): pass\n")
+    assert problems(project) == []
+    module.write_text("def squares(part, n): return n + 1\n")
     assert "is stale" in problems(project)[0]
 
 
@@ -95,6 +98,70 @@ def test_values_edited_by_hand_do_not_come_out_again(project):
     found = problems(project)
     assert len(found) == 3
     assert "does not come out again" in found[0]
+
+
+def test_a_small_number_may_differ_by_the_absolute_tolerance(project):
+    recipe = project.artefacts_dir / "recipes.toml"
+    recipe.write_text(RECIPE.format(n=4) + "atol = 1e-3\n")
+    path = make(project)
+    with np.load(path, allow_pickle=False) as stored:
+        arrays = {key: stored[key] for key in stored.files}
+    arrays["squares"] = arrays["squares"] + 1e-4
+    np.savez_compressed(path, **arrays)
+    assert problems(project) == []
+
+
+@pytest.mark.parametrize("keep", [0, 10, 300])
+def test_a_truncated_file_is_named(project, keep, monkeypatch):
+    path = make(project)
+    path.write_bytes(path.read_bytes()[:keep])
+    assert "artefact 04_demo is damaged" in problems(project)[0]
+    monkeypatch.setattr(artefacts, "find_project", lambda: project)
+    with pytest.raises(BookError, match="damaged"):
+        artefacts.load_artefact("04_demo")
+
+
+def test_a_spot_check_vouches_for_file_code_recipe_and_lock(project):
+    path = make(project)
+
+    def now() -> str:
+        return artefacts.fingerprint(project, artefacts.recipes(project)["04_demo"])
+
+    seen = [now()]
+    assert now() == seen[0]
+    path.write_bytes(path.read_bytes() + b" ")
+    seen.append(now())
+    (project.source_dir / "thousand_fingers/book/demo_artefact.py").write_text(
+        "def squares(p, n): return 1\n"
+    )
+    seen.append(now())
+    (project.root / "requirements.lock").write_text("numpy==1\n")
+    seen.append(now())
+    assert len(set(seen)) == 4
+
+
+def test_the_header_names_the_versions_that_computed_it(project):
+    with np.load(make(project), allow_pickle=False) as stored:
+        versions = json.loads(str(stored["header"]))["versions"]
+    assert {"python", "numpy", "scipy", "torch"} == set(versions)
+    assert versions["numpy"] == np.__version__
+
+
+def test_parts_are_computed_under_the_settings_of_a_chapter(project, monkeypatch):
+    import sys
+
+    import torch
+
+    def settings(part: int) -> dict[str, np.ndarray]:
+        return {
+            "settings": np.array([torch.get_default_dtype() == torch.float64, torch.get_num_threads() == 1])
+        }
+
+    sys.modules["thousand_fingers.book.demo_artefact"].settings = settings  # type: ignore[attr-defined]
+    before = torch.get_default_dtype(), torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    assert artefacts.compute_part("book.demo_artefact:settings", {}, 0)["settings"].all()
+    after = torch.get_default_dtype(), torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    assert before == after
 
 
 def test_a_recipe_that_lacks_an_entry_is_refused(project):

@@ -3,7 +3,8 @@
 ``data/artefacts/recipes.toml`` names, for each artefact, a function of the
 library that computes one *part* of it. :func:`regenerate` computes all parts;
 the check recomputes a few, chosen by a generator seeded with the artefact's own
-digest, so that nobody can choose which.
+digest, so that nobody can choose which. An artefact is stale when a definition
+that its function can reach has changed.
 """
 
 from __future__ import annotations
@@ -13,20 +14,25 @@ import io
 import json
 import platform
 import tomllib
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from thousand_fingers.book.freshness import closure
+from thousand_fingers.book.definitions import definitions
 from thousand_fingers.book.project import BookError, Project, digest, find_project, write_atomically
+from thousand_fingers.reproducibility import deterministic_torch
 
 Part = dict[str, NDArray[Any]]
 _PACKAGE = "thousand_fingers"
+_LIBRARIES = ("numpy", "scipy", "torch")
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,8 @@ class Recipe:
     ``function`` is ``"module:name"`` inside the package; it is called as
     ``function(part, **arguments)`` for each part in ``range(parts)`` and
     returns arrays of equal shape, which the artefact stacks along a new first
-    axis.
+    axis. A spot check computes a part again, to within ``rtol`` of each value
+    plus ``atol``.
     """
 
     name: str
@@ -45,6 +52,7 @@ class Recipe:
     parts: int
     spot_checks: int
     rtol: float
+    atol: float = 0.0
 
     @property
     def chapter(self) -> int:
@@ -87,6 +95,7 @@ def recipes(project: Project) -> dict[str, Recipe]:
                 parts=int(entry["parts"]),
                 spot_checks=int(entry["spot_checks"]),
                 rtol=float(entry["rtol"]),
+                atol=float(entry.get("atol", 0.0)),
             )
             for name, entry in content.items()
         }
@@ -118,9 +127,9 @@ def regenerate(project: Project, recipe: Recipe, executor: Executor | None = Non
         "function": recipe.function,
         "arguments": recipe.arguments,
         "parts": recipe.parts,
-        "modules": module_digest(project, recipe),
+        "code": code_digest(project, recipe),
         "dtype": {name: str(array.dtype) for name, array in stacked.items()},
-        "versions": {"python": platform.python_version(), "numpy": np.__version__},
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in _LIBRARIES}},
     }
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {**stacked, "header": np.array(json.dumps(header, sort_keys=True))}
@@ -144,7 +153,8 @@ def compute_part(function: str, arguments: Mapping[str, Any], part: int) -> Part
     -------
     dict of str to ndarray
     """
-    return Recipe("", function, {}, 1, 0, 0.0).resolve()(part, **arguments)
+    with deterministic_torch():
+        return Recipe("", function, {}, 1, 0, 0.0).resolve()(part, **arguments)
 
 
 def load_artefact(name: str) -> Part:
@@ -168,8 +178,7 @@ def load_artefact(name: str) -> Part:
     path = find_project().artefacts_dir / f"{name}.npz"
     if not path.is_file():
         raise BookError(f"no artefact {name!r}: make it with `fingers regenerate {name[:2]}`")
-    with np.load(path, allow_pickle=False) as content:
-        return {key: content[key] for key in content.files if key != "header"}
+    return _read(path)[1]
 
 
 def artefact_problems(project: Project, recipe: Recipe) -> list[str]:
@@ -189,31 +198,46 @@ def artefact_problems(project: Project, recipe: Recipe) -> list[str]:
     again = f"run `fingers regenerate {recipe.chapter}`"
     if not path.is_file():
         return [f"artefact {recipe.name} is missing: {again}"]
-    content = path.read_bytes()
-    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        header = json.loads(str(stored["header"]))
-        arrays = {key: stored[key] for key in stored.files if key != "header"}
-    if header["modules"] != module_digest(project, recipe):
-        return [f"artefact {recipe.name} is stale, the modules that made it changed: {again}"]
-    if (header["function"], header["arguments"], header["parts"]) != (
-        recipe.function,
-        recipe.arguments,
-        recipe.parts,
-    ):
+    try:
+        header, arrays = _read(path)
+    except BookError as error:
+        return [f"{error}: {again}"]
+    if header.get("code") != code_digest(project, recipe):
+        return [f"artefact {recipe.name} is stale, the code that made it changed: {again}"]
+    made_by = {"function": recipe.function, "arguments": recipe.arguments, "parts": recipe.parts}
+    if any(header.get(key) != value for key, value in made_by.items()):
         return [f"artefact {recipe.name} was made by another recipe: {again}"]
-    rng = np.random.default_rng(int(digest(content)[:16], 16))
+    rng = np.random.default_rng(int(digest(path.read_bytes())[:16], 16))
     problems = []
     for part in rng.choice(recipe.parts, size=min(recipe.spot_checks, recipe.parts), replace=False):
         fresh = compute_part(recipe.function, recipe.arguments, int(part))
         for key, array in arrays.items():
-            if not np.allclose(fresh[key], array[part], rtol=recipe.rtol, atol=0, equal_nan=True):
+            if not np.allclose(fresh[key], array[part], rtol=recipe.rtol, atol=recipe.atol, equal_nan=True):
                 problems.append(f"artefact {recipe.name}: part {part} of {key} does not come out again")
     return problems
 
 
-def module_digest(project: Project, recipe: Recipe) -> str:
-    """Return the digest of the modules that an artefact is made by."""
-    package_dir = project.source_dir / _PACKAGE
-    module = recipe.function.partition(":")[0]
-    files = closure([module], package_dir)
-    return digest(b"".join(name.encode() + files[name].read_bytes() for name in sorted(files)))
+def fingerprint(project: Project, recipe: Recipe) -> str:
+    """Return the digest of an artefact, its code and the locked versions: what a spot check vouches for."""
+    lock = project.root / "requirements.lock"
+    files = [project.artefacts_dir / f"{recipe.name}.npz", project.artefacts_dir / "recipes.toml", lock]
+    contents = [path.read_bytes() if path.is_file() else b"" for path in files]
+    return digest("\0".join([*map(digest, contents), code_digest(project, recipe)]).encode())
+
+
+def code_digest(project: Project, recipe: Recipe) -> str:
+    """Return the digest of the code that an artefact is made by."""
+    module, _, name = recipe.function.partition(":")
+    found = definitions(module, name, project.source_dir / _PACKAGE)
+    return digest("\0".join(f"{key}\0{code}" for key, code in found.items()).encode())
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Part]:
+    """Return the header and the arrays of an artefact, with pickling refused."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {key: stored[key] for key in stored.files}
+        header: dict[str, Any] = json.loads(str(arrays.pop("header")))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise BookError(f"artefact {path.stem} is damaged ({error})") from None
+    return header, arrays

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thousand_fingers.book import lint
-from thousand_fingers.book.artefacts import artefact_problems, recipes
+from thousand_fingers.book.artefacts import Recipe, artefact_problems, fingerprint, recipes
 from thousand_fingers.book.drift import ONE_MACHINE, drift, without_cells
 from thousand_fingers.book.freshness import State
 from thousand_fingers.book.ledger import DIFFERS, HOLDS, QUOTED, Ledger, judge, ledger_problems, read_ledger
@@ -52,7 +52,8 @@ def check(
         Another vector width: drift alone is checked, without the cells
         tagged ``one-machine``.
     artefacts : bool, default True
-        Whether to recompute parts of the chapters' artefacts.
+        Whether to recompute parts of the chapters' artefacts; what came out
+        well is remembered until the artefact, its code or the lock changes.
 
     Returns
     -------
@@ -85,7 +86,7 @@ def check(
             report.problems.append(f"is not in _toc.yml: add `- file: chapters/{chapter.name}`")
         for recipe in made.values():
             if recipe.chapter == chapter.number:
-                report.problems.extend(artefact_problems(project, recipe))
+                report.problems.extend(_spot_check(project, state, recipe))
         reports.append(report)
     pages = sorted(project.chapters_dir.glob("*.md"))
     allowances = read_ledger(project, "pages").allowances
@@ -121,6 +122,16 @@ def _chapter(
         quoted=sum(verdict.verdict in (QUOTED, DIFFERS) for verdict in verdicts),
         drift_checked=compared,
     )
+
+
+def _spot_check(project: Project, state: State, recipe: Recipe) -> list[str]:
+    key, found = f"artefact/{recipe.name}", fingerprint(project, recipe)
+    if state.value(key) == found:
+        return []
+    problems = artefact_problems(project, recipe)
+    if not problems:
+        state.keep(key, found)
+    return problems
 
 
 def _second_machine(project: Project, chapter: Chapter, scale: str, variant: str) -> Report:

@@ -55,7 +55,7 @@ def imported_modules(source: str, package_dir: Path, module: str = "") -> set[st
             found.add(base)
             found |= {f"{base}.{alias.name}" for alias in node.names}
     inside = {name.removeprefix(_PACKAGE + ".") for name in found if name.startswith(_PACKAGE + ".")}
-    return {name for name in inside if _module_file(package_dir, name)}
+    return {name for name in inside if module_file(package_dir, name)}
 
 
 def closure(modules: Iterable[str], package_dir: Path) -> dict[str, Path]:
@@ -82,7 +82,7 @@ def closure(modules: Iterable[str], package_dir: Path) -> dict[str, Path]:
     waiting = ["", *modules]
     while waiting:
         name = waiting.pop()
-        path = _module_file(package_dir, name)
+        path = module_file(package_dir, name)
         if name in reached or path is None:
             continue
         reached[name] = path
@@ -147,6 +147,27 @@ def differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
     return sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
 
 
+def module_file(package_dir: Path, name: str) -> Path | None:
+    """Return the file of a module of the library, or ``None`` if it has no such module.
+
+    Parameters
+    ----------
+    package_dir : Path
+        The folder ``src/thousand_fingers``.
+    name : str
+        Dotted name without the package's own; empty for the package itself.
+
+    Returns
+    -------
+    Path or None
+    """
+    base = package_dir.joinpath(*filter(None, name.split(".")))
+    for path in (base.with_suffix(".py"), base / "__init__.py"):
+        if path.is_file() and path != package_dir.with_suffix(".py"):
+            return path
+    return None
+
+
 @lru_cache(maxsize=1)
 def library_digest() -> str:
     """Return the digest of the whole installed library."""
@@ -204,11 +225,3 @@ class State:
     def _save(self) -> None:
         text = json.dumps(self._entries, indent=1, sort_keys=True)
         write_atomically(self._path, text.encode("utf-8"))
-
-
-def _module_file(package_dir: Path, name: str) -> Path | None:
-    base = package_dir.joinpath(*filter(None, name.split(".")))
-    for path in (base.with_suffix(".py"), base / "__init__.py"):
-        if path.is_file() and path != package_dir.with_suffix(".py"):
-            return path
-    return None
