@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from thousand_fingers.validation import (
+    boolean_array,
     choice,
     integer,
     integer_array,
@@ -105,3 +106,14 @@ def test_only_a_generator_is_a_source_of_randomness(value):
         numpy_generator("rng", value)
     rng = np.random.default_rng(0)
     assert numpy_generator("rng", rng) is rng
+
+
+def test_who_is_a_member_is_said_by_booleans():
+    assert boolean_array("members", [True, False], shape=(2,)).dtype == np.bool_
+    for values in ([0, 1], [0.0, 1.0], ["True"]):
+        with pytest.raises(TypeError, match="members must hold booleans, got dtype"):
+            boolean_array("members", values)
+    with pytest.raises(ValueError, match=r"members must have shape \(3\), got \(2,\)"):
+        boolean_array("members", [True, False], shape=(3,))
+    with pytest.raises(ValueError, match="members must not be empty"):
+        boolean_array("members", np.zeros(0, dtype=bool))

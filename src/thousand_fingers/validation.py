@@ -298,6 +298,45 @@ def integer_array(
     return array.astype(np.int64, copy=False)
 
 
+def boolean_array(
+    name: str, values: ArrayLike, *, shape: tuple[int | None, ...] | None = None
+) -> NDArray[np.bool_]:
+    """Return ``values`` as an array of yes and no (who is a member, which answer was right).
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, as the caller wrote it.
+    values : array-like of bool
+        The values to check; zeros and ones are refused, because scores in the wrong place look like them.
+    shape : tuple of int or None, optional
+        As in :func:`real_array`.
+
+    Returns
+    -------
+    ndarray of bool
+
+    Raises
+    ------
+    TypeError
+        If the values are not booleans.
+    ValueError
+        If the shape is wrong or there is no entry.
+
+    Examples
+    --------
+    >>> boolean_array("members", [0, 1])
+    Traceback (most recent call last):
+        ...
+    TypeError: members must hold booleans, got dtype int64
+    """
+    array = np.asarray(values)
+    if array.dtype.kind != "b":
+        raise TypeError(f"{name} must hold booleans, got dtype {array.dtype}")
+    _check_shape(name, array, None, shape, allow_empty=False)
+    return array
+
+
 def numpy_generator(name: str, value: Any) -> np.random.Generator:
     """Return ``value`` if it is a NumPy generator.
 

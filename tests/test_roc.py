@@ -1,0 +1,210 @@
+"""The ROC against brute force over thresholds, closed forms for Gaussians, and reports of ties gone wrong."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from thousand_fingers.intervals import clopper_pearson
+from thousand_fingers.roc import (
+    bootstrap_over_examples,
+    chance_interval,
+    log_tpr_fpr,
+    non_members_needed,
+    positive_predictive_value,
+    roc_curve,
+)
+
+SAMPLES = st.lists(
+    st.tuples(st.integers(-3, 3) | st.sampled_from([-math.inf, math.inf]), st.booleans()), min_size=2
+).filter(lambda pairs: len({member for _, member in pairs}) == 2)
+
+
+def split(pairs: list[tuple[float, bool]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([float(s) for s, _ in pairs]), np.array([m for _, m in pairs])
+
+
+@given(SAMPLES)
+def test_the_area_is_the_share_of_pairs_in_the_right_order_ties_half(pairs):
+    scores, members = split(pairs)
+    wins = sum((a > b) + (a == b) / 2 for a in scores[members] for b in scores[~members])
+    expected = wins / (members.sum() * (~members).sum())
+    assert roc_curve(scores, members).auc == pytest.approx(expected, abs=1e-12)
+
+
+@given(SAMPLES, st.sampled_from([0.0, 0.01, 0.1, 0.2, 1 / 3, 0.5, 1.0]))
+def test_the_rate_at_a_false_positive_rate_is_the_best_of_all_thresholds(pairs, fpr):
+    scores, members = split(pairs)
+    best = 0.0
+    for threshold in set(scores):
+        accused = scores >= threshold
+        if accused[~members].mean() <= fpr:
+            best = max(best, accused[members].mean())
+    point = roc_curve(scores, members).at_fpr(fpr)
+    assert point.tpr == best
+    assert point.fpr <= fpr
+    accused = scores >= point.threshold if point.true_positives + point.false_positives else scores > np.inf
+    assert (accused & members).sum() == point.true_positives
+    assert (accused & ~members).sum() == point.false_positives
+
+
+@given(SAMPLES)
+def test_the_curve_rises_from_nobody_to_everybody_and_mirrors_when_the_score_is_turned(pairs):
+    scores, members = split(pairs)
+    roc, turned = roc_curve(scores, members), roc_curve(-scores, members)
+    assert (np.diff(roc.tpr) >= 0).all()
+    assert (np.diff(roc.fpr) >= 0).all()
+    assert (roc.tpr[0], roc.fpr[0], roc.tpr[-1], roc.fpr[-1]) == (0, 0, 1, 1)
+    assert roc.auc + turned.auc == pytest.approx(1)
+
+
+@pytest.mark.case("MIA-9")
+def test_equal_scores_stand_or_fall_together():
+    roc = roc_curve([9, 9, 5, 5], [True, False, True, False])
+    assert roc.fpr.tolist() == [0, 0.5, 1]
+    assert roc.tpr.tolist() == [0, 0.5, 1]
+    assert roc.auc == 0.5
+
+
+@pytest.mark.case("MIP-5")
+def test_the_realised_rate_is_kept_with_every_rate():
+    scores = [5, 4, 4, 4, 3, 2, 1, 0]  # ties skip from 0 to 2 of 4 false positives
+    members = [True, True, False, False, True, True, False, False]
+    point = roc_curve(scores, members).at_fpr(0.3)
+    assert (point.fpr, point.tpr, point.threshold) == (0.0, 0.25, 5.0)
+    point = roc_curve(scores, members).at_fpr(0.6)
+    assert (point.fpr, point.tpr, point.threshold) == (0.5, 1.0, 2.0)
+
+
+@pytest.mark.case("MIA-10")
+def test_a_constant_score_finds_nobody_where_interpolation_says_one_percent():
+    roc = roc_curve(np.zeros(2000), np.arange(2000) < 1000)
+    assert roc.at_fpr(0.01).tpr == 0
+    assert roc.at_fpr(0.01).fpr == 0
+    assert np.interp(0.01, roc.fpr, roc.tpr) == pytest.approx(0.01)
+    assert roc.auc == 0.5
+
+
+@pytest.mark.case("MIA-11")
+def test_tau_is_a_natural_logarithm():
+    assert log_tpr_fpr(0.18438, 0.001) == pytest.approx(5.217, abs=5e-4)
+    assert 0.001 * math.exp(5.217) == pytest.approx(0.18438, abs=5e-6)
+    assert log_tpr_fpr(0.3, 0.3) == 0
+    assert log_tpr_fpr(0.0, 0.001) == -math.inf
+    with pytest.raises(ValueError, match="fpr must be"):
+        log_tpr_fpr(0.5, 0.0)
+
+
+@pytest.mark.case("MIP-12")
+def test_an_accusation_is_worth_what_the_prior_leaves_of_it():
+    assert positive_predictive_value(0.112, 0.001, 0.01) == pytest.approx(0.53, abs=5e-3)
+    assert positive_predictive_value(0.194, 0.01, 0.01) == pytest.approx(0.16, abs=5e-3)
+    assert positive_predictive_value(0.3, 0.3, 0.2) == pytest.approx(0.2)  # a blind attacker learns nothing
+    with pytest.raises(ValueError, match="nobody would be accused"):
+        positive_predictive_value(0.0, 0.0, 0.5)
+
+
+def test_two_gaussians_at_distance_two_give_the_curve_of_the_textbook():
+    quantiles = stats.norm.ppf((np.arange(20_000) + 0.5) / 20_000)
+    scores = np.concatenate([quantiles + 2, quantiles])
+    roc = roc_curve(scores, np.arange(40_000) < 20_000)
+    assert roc.auc == pytest.approx(0.92135, abs=1e-4)
+    assert roc.at_fpr(0.01).tpr == pytest.approx(0.37208, abs=1e-3)
+    assert roc.at_fpr(0.001).tpr == pytest.approx(0.13781, abs=2e-3)
+    assert roc.advantage == pytest.approx(2 * stats.norm.cdf(1) - 1, abs=1e-4)
+
+
+def test_ten_percent_of_ten_is_one_whatever_doubles_say():
+    for n in (10, 30, 70, 1000, 12_000):
+        scores = np.arange(n + 1.0)
+        members = scores == 0
+        for rate in (0.1, 0.3, 0.7, 0.001):
+            assert roc_curve(scores, members).at_fpr(rate).false_positives == int(
+                round(rate * n * 1000) // 1000
+            )
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.01, 0.001])
+@pytest.mark.parametrize("factor", [2.0, 3.0])
+def test_the_number_of_non_members_is_the_first_whose_interval_fits(rate, factor):
+    def fits(n: int) -> bool:
+        low, high = clopper_pearson(round(rate * n), n)
+        return low >= rate / factor and high <= factor * rate
+
+    n, step = non_members_needed(rate, factor=factor), round(1 / rate)
+    assert fits(n)
+    assert not any(fits(fewer) for fewer in range(step, n, step))
+
+
+def test_an_operating_point_carries_exact_intervals():
+    point = roc_curve(np.arange(1000.0), np.arange(1000) >= 500).at_fpr(0.0)
+    assert point.tpr_interval == clopper_pearson(500, 500)
+    assert point.fpr_interval == clopper_pearson(0, 500)
+
+
+def test_the_interval_of_a_blind_attacker_holds_19_times_in_20():
+    rng = np.random.default_rng(0)
+    low, high = chance_interval(30, 50)
+    inside = [low <= roc_curve(rng.random(80), np.arange(80) < 30).auc <= high for _ in range(2000)]
+    rate = clopper_pearson(sum(inside), 2000, 1 - 1e-6)
+    assert rate.low < 0.95 < rate.high
+
+
+def test_the_variance_of_a_blind_area_is_the_one_of_mann_and_whitney():
+    areas = [
+        roc_curve(np.arange(7.0), np.isin(np.arange(7), chosen)).auc for chosen in combinations(range(7), 3)
+    ]
+    low, high = chance_interval(3, 4, confidence=0.9)
+    assert (high - low) / 2 / stats.norm.ppf(0.95) == pytest.approx(np.std(areas))
+
+
+def test_resampling_examples_is_honest_where_resampling_pairs_is_not():
+    rng = np.random.default_rng(1)
+    hardness = 3 * rng.normal(size=100)  # shared by all models: what makes the pairs dependent
+    members = rng.random((30, 100)) < 0.5
+    scores = hardness * members + rng.normal(size=(30, 100))
+    examples = bootstrap_over_examples(scores, members, rng=rng).auc
+    pairs = bootstrap_over_examples(scores.ravel(), members.ravel(), rng=rng).auc
+    assert examples.high - examples.low > 2 * (pairs.high - pairs.low)
+
+
+@pytest.mark.case("MIP-6")
+def test_a_resample_is_measured_by_the_same_rule_as_the_headline():
+    rng = np.random.default_rng(2)
+    scores, members = rng.integers(0, 4, (3, 50)).astype(float), rng.random((3, 50)) < 0.5
+    roc = roc_curve(scores, members)
+
+    class Identity(np.random.Generator):
+        """Draws every example once: each resample is the sample itself."""
+
+        def integers(self, *_, size, **__):
+            return np.arange(size)
+
+    bounds = bootstrap_over_examples(
+        scores, members, rng=Identity(np.random.PCG64(0)), n_resamples=3, fpr=(0.2, 0.01)
+    )
+    assert bounds.auc.low == bounds.auc.high == pytest.approx(roc.auc)
+    assert bounds.tpr[0].low == bounds.tpr[0].high == roc.at_fpr(0.2).tpr
+    assert bounds.tpr[1].low == bounds.tpr[1].high == roc.at_fpr(0.01).tpr
+
+
+@pytest.mark.parametrize(
+    ("scores", "members", "error", "message"),
+    [
+        ([1.0, math.nan], [True, False], ValueError, "NaN"),
+        ([1.0, 2.0], [True, True], ValueError, "both kinds"),
+        ([1.0, 2.0], [1, 0], TypeError, "members must hold booleans"),
+        ([True, False], [True, False], TypeError, "scores must hold real numbers"),
+        ([1.0, 2.0, 3.0], [True, False], ValueError, "members must have shape"),
+        ([], [], TypeError, "members must hold booleans"),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(scores, members, error, message):
+    with pytest.raises(error, match=message):
+        roc_curve(scores, members)
