@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from thousand_fingers.intervals import Interval, clopper_pearson
+from thousand_fingers.intervals import Interval, clopper_pearson, mean_interval
 
 
 @given(trials=st.integers(1, 500), data=st.data(), confidence=st.floats(0.5, 0.9999))
@@ -49,3 +49,22 @@ def test_clopper_pearson_ends_and_refusals():
         clopper_pearson(1, 2, side="left")
     with pytest.raises(TypeError, match="successes must be an integer"):
         clopper_pearson(1.0, 2)
+
+
+@given(
+    values=st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=30).filter(lambda v: np.std(v) > 1e-6),
+    confidence=st.floats(0.5, 0.9999),
+)
+def test_the_interval_of_a_mean_equals_the_inverted_t_test(values, confidence):
+    theirs = stats.ttest_1samp(values, 0.0).confidence_interval(confidence)
+    assert mean_interval(values, confidence) == pytest.approx((theirs.low, theirs.high), rel=1e-9, abs=1e-9)
+
+
+def test_equal_measurements_leave_no_width():
+    assert mean_interval([0.5, 0.5, 0.5]) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("values", [[], [0.5], [0.5, np.nan], [[0.5, 0.5]]])
+def test_a_mean_of_too_few_or_broken_values_is_refused(values):
+    with pytest.raises(ValueError, match="values must"):
+        mean_interval(values)

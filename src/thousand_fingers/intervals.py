@@ -1,17 +1,19 @@
-"""Exact confidence intervals of a probability, behind every rate that the book prints.
+"""Confidence intervals behind every rate and every mean that the book prints.
 
-The interval of Clopper and Pearson [ClopperPearson1934] never promises more
-confidence than it has, however few the trials and however rare the event. All
-chapters use it; chapter 4's audits explain why it has to be exact.
+The interval of Clopper and Pearson [ClopperPearson1934] for a probability never
+promises more confidence than it has, however few the trials and however rare the
+event. All chapters use it; chapter 4's audits explain why it has to be exact. A
+mean over seeds or splits gets the interval of Student.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from numpy.typing import ArrayLike
 from scipy import special
 
-from thousand_fingers.validation import choice, integer, real_number
+from thousand_fingers.validation import choice, integer, real_array, real_number
 
 
 class Interval(NamedTuple):
@@ -80,3 +82,41 @@ def clopper_pearson(successes: int, trials: int, confidence: float = 0.95, *, si
     if side != "lower" and failures > 0:
         high = float(special.betainccinv(successes + 1, failures, failure_probability))
     return Interval(low, high)
+
+
+def mean_interval(values: ArrayLike, confidence: float = 0.95) -> Interval:
+    """Return the confidence interval of a mean, from a few independent measurements.
+
+    Student's interval: exact if the measurements are normal, and a good approximation for means over
+    seeds or splits that are not too skewed.
+
+    Parameters
+    ----------
+    values : array-like of float, shape (n,)
+        Independent measurements of the same thing, at least 2.
+    confidence : float, default 0.95
+        In (0, 1).
+
+    Returns
+    -------
+    Interval
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two values, one is not finite, or ``confidence`` is out of range.
+
+    Examples
+    --------
+    >>> low, high = mean_interval([0.94, 0.96, 0.95])
+    >>> round(low, 4), round(high, 4)
+    (0.9252, 0.9748)
+    """
+    measured = real_array("values", values, shape=(None,))
+    confidence = real_number("confidence", confidence, above=0, below=1)
+    n = measured.size
+    if n < 2:
+        raise ValueError(f"values must hold at least 2 measurements, got {n}")
+    half = -float(special.stdtrit(n - 1, (1 - confidence) / 2)) * float(measured.std(ddof=1)) / n**0.5
+    mean = float(measured.mean())
+    return Interval(mean - half, mean + half)

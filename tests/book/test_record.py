@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from thousand_fingers.book.record import emit_record, record, record_plot, record_rate, shown, summarise_plot
+from thousand_fingers.book.record import (
+    emit_record,
+    record,
+    record_mean,
+    record_plot,
+    record_rate,
+    shown,
+    summarise_plot,
+)
 
 
 def test_numpy_scalars_are_printed_as_plain_numbers(capsys):
@@ -75,3 +83,10 @@ def test_a_rate_is_recorded_with_its_exact_limits(capsys):
 def test_rates_of_impossible_counts_are_refused(successes, trials):
     with pytest.raises((ValueError, TypeError), match="must be"):
         record_rate("demo.rate", successes, trials)
+
+
+def test_a_mean_is_recorded_with_the_limits_of_student(capsys):
+    record_mean("demo.mean", [0.94, 0.96, 0.95], digits=3)
+    assert capsys.readouterr().out == "demo.mean = 0.950 (95% interval 0.925 to 0.975, mean of 3)\n"
+    with pytest.raises(ValueError, match="values must hold at least 2"):
+        record_mean("demo.mean", [0.5])

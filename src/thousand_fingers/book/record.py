@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from thousand_fingers.intervals import clopper_pearson
+from thousand_fingers.intervals import clopper_pearson, mean_interval
 from thousand_fingers.validation import choice, integer, real_number
 
 MIME_PREFIX = "application/papermill.record/"
@@ -140,6 +141,50 @@ def record_rate(
     between = f"{shown(*low[1:])} to {shown(*high[1:])}"
     print(f"{name} = {shown(*rate[1:])} (95% interval {between}, n = {trials})")
     for described in (rate, low, high):
+        emit_record(*described)
+
+
+def record_mean(
+    name: str,
+    values: Sequence[float] | NDArray[np.float64],
+    *,
+    digits: int = 4,
+    interval: tuple[float, float] | None = None,
+) -> None:
+    """Print a mean over seeds or splits with its 95% confidence interval, and record all three.
+
+    Parameters
+    ----------
+    name : str
+        As for :func:`record`; the limits are recorded as ``<name>.low`` and
+        ``<name>.high`` (Student).
+    values : array-like of float, shape (n,)
+        One measurement for each seed or split, at least 2.
+    digits : int, default 4
+        Digits after the point that the page prints.
+    interval : tuple of float, optional
+        Makes the mean ``statistical``, see :func:`record`; its limits are then
+        recorded with the same interval, widened by their own width.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there are fewer than two values or one is not finite.
+
+    Examples
+    --------
+    >>> record_mean("dp.demo.accuracy", [0.94, 0.96, 0.95], digits=3)
+    dp.demo.accuracy = 0.950 (95% interval 0.925 to 0.975, mean of 3)
+    """
+    limits = mean_interval(values)
+    width = limits.high - limits.low
+    ends = (interval[0] - width, interval[1] + width) if interval else None
+    mean = _describe(name, float(np.mean(values)), digits, 1e-6, interval)
+    low = _describe(f"{name}.low", limits.low, digits, 1e-6, ends)
+    high = _describe(f"{name}.high", limits.high, digits, 1e-6, ends)
+    between = f"{shown(*low[1:])} to {shown(*high[1:])}"
+    print(f"{name} = {shown(*mean[1:])} (95% interval {between}, mean of {len(values)})")
+    for described in (mean, low, high):
         emit_record(*described)
 
 
