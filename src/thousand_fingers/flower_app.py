@@ -15,6 +15,7 @@ environment; this module can be read and imported without it. On one machine, wi
         --node-config 'partition-id=0 num-partitions=2' &
     flower-supernode --insecure --superlink 127.0.0.1:18000 --host 127.0.0.1 --port 18101 \
         --node-config 'partition-id=1 num-partitions=2' &
+    timeout 120 sh -c 'until curl -sfo /dev/null http://127.0.0.1:18000/health; do sleep 1; done'
     timeout 300 flwr run my_app loop --stream --run-config "rounds=2 out='$PWD/model.npz'"
     kill %1 %2 %3
 
