@@ -7,19 +7,28 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from thousand_fingers.auditing import (
+    SABOTAGES,
     Audit,
     _laplace_of_uniform,
+    attack_limit,
     audit_epsilon,
+    audit_noise,
+    audit_sampler,
+    audit_sensitivity,
+    draw_batches,
     epsilon_lower_bound,
     gaussian_audit,
     impossible_under,
     one_run_epsilon,
+    private_step,
 )
+from thousand_fingers.dpsgd import private_gradient
 from thousand_fingers.intervals import clopper_pearson
 from thousand_fingers.mechanisms import (
     analytic_gaussian_std,
@@ -449,3 +458,287 @@ def test_one_run_epsilon_without_evidence_and_with_bad_arguments():
         one_run_epsilon(10, 5, 6, 0)
     with pytest.raises(ValueError, match=r"delta must be >= 0 and < 1, got -0\.1"):
         one_run_epsilon(10, 5, 5, -0.1)
+
+
+# ---------------------------------------------------------------- a step of DP-SGD, and six wrong ones
+
+PROMISED = {"noise_multiplier": 1.2, "max_grad_norm": 0.5, "expected_batch_size": 8.0}
+N, RATE, STEPS = 40, 1 / 40, 600
+
+
+def _noise_of(sabotage):
+    rng = np.random.default_rng(0)
+    nobody = np.zeros((0, 10_000))
+    releases = [private_step(nobody, **PROMISED, rng=rng, sabotage=sabotage) for _ in range(4)]
+    return audit_noise(releases, noise_std=1.2 * 0.5 / 8)
+
+
+def _sensitivity_of(sabotage):
+    step = {**PROMISED, "noise_multiplier": 0.0, "rng": np.random.default_rng(0), "sabotage": sabotage}
+    return audit_sensitivity(
+        lambda gradients: private_step(gradients, **step), max_grad_norm=0.5, expected_batch_size=8
+    )
+
+
+def _sampler_of(sabotage):
+    batches = draw_batches(N, RATE, STEPS, rng=np.random.default_rng(0), sabotage=sabotage)
+    return audit_sampler(batches, sample_rate=RATE)
+
+
+def test_the_right_step_passes_all_audits():
+    assert _noise_of(None).passed
+    assert _sensitivity_of(None).passed
+    assert _sensitivity_of(None).sensitivity == pytest.approx(0.5)  # the bound is reached
+    assert _sampler_of(None).passed
+
+
+def test_half_the_noise_is_caught_by_the_noise_audit():
+    audit = _noise_of("half the noise")
+    assert not audit.passed
+    assert audit.noise_std == pytest.approx(0.6 * 0.5 / 8, rel=0.02)
+    assert audit.noise_std < 0.6 * audit.low
+
+
+def test_reused_noise_is_caught_by_the_noise_audit():
+    audit = _noise_of("reuse the noise")
+    assert not audit.passed
+    assert audit.correlation == pytest.approx(1)
+    assert audit.low <= audit.noise_std <= audit.high  # its size alone looks right
+
+
+def test_clipping_the_mean_is_caught_by_the_sensitivity_audit():
+    audit = _sensitivity_of("clip the mean")
+    assert not audit.passed
+    assert audit.sensitivity == pytest.approx(2 * 8 * 0.5)  # one example turns the whole mean round
+
+
+def test_dividing_by_the_actual_batch_is_caught_by_the_sensitivity_audit():
+    audit = _sensitivity_of("divide by the actual batch")
+    assert not audit.passed
+    assert audit.sensitivity == pytest.approx(8 * 0.5)
+
+
+def test_shuffling_for_poisson_is_caught_by_the_sampler_audit():
+    audit = _sampler_of("shuffle for Poisson")
+    assert not audit.passed
+    assert audit.p_values["batch sizes"] < 1e-9
+    assert audit.p_values["examples"] < 1e-9
+    assert audit.p_values["rate"] > 1e-3  # the rate alone looks right
+
+
+def test_skipping_empty_batches_is_caught_by_the_sampler_audit():
+    audit = _sampler_of("skip empty batches")
+    assert not audit.passed
+    assert audit.p_values["empty batches"] < 1e-9
+
+
+def test_every_sabotage_has_its_named_test():
+    caught = {
+        name: {
+            "noise": not _noise_of(name).passed,
+            "sensitivity": not _sensitivity_of(name).passed,
+            "sampler": not _sampler_of(name).passed,
+        }
+        for name in SABOTAGES
+    }
+    assert {name: [a for a, hit in row.items() if hit] for name, row in caught.items()} == {
+        "half the noise": ["noise"],
+        "clip the mean": ["sensitivity"],
+        "divide by the actual batch": ["noise", "sensitivity"],  # an empty batch is divided by 1
+        "reuse the noise": ["noise"],
+        "shuffle for Poisson": ["sampler"],
+        "skip empty batches": ["sampler"],
+    }
+
+
+@pytest.mark.case("DP-28")
+@pytest.mark.case("DP-10")
+@pytest.mark.parametrize("factor", [0.0, 1 / 8, 0.95, 1.05, 8.0])
+def test_noise_that_never_arrived_or_was_meant_for_the_sum_is_caught(factor):
+    noise = factor * 0.25 * np.random.default_rng(1).normal(size=(3, 20_000))
+    assert not audit_noise(noise, noise_std=0.25).passed
+
+
+def test_noise_audit_accuses_right_noise_as_rarely_as_it_says():
+    rng = np.random.default_rng(2)
+    failures = sum(
+        not audit_noise(rng.normal(size=(3, 50)), noise_std=1, failure_probability=0.2).passed
+        for _ in range(1000)
+    )
+    assert stats.binom.ppf(FALSE_ALARM, 1000, 0.15) <= failures <= stats.binom.isf(FALSE_ALARM, 1000, 0.2)
+
+
+def test_correlation_limit_is_the_law_of_random_directions():
+    rng = np.random.default_rng(3)
+    limit = audit_noise(rng.normal(size=(2, 5)), noise_std=1, failure_probability=0.2).correlation_limit
+    x, y = rng.normal(size=(2, 200_000, 5))
+    beyond = np.abs((x * y).sum(1) / np.linalg.norm(x, axis=1) / np.linalg.norm(y, axis=1)) > limit
+    low, high = clopper_pearson(int(beyond.sum()), beyond.size, 1 - FALSE_ALARM)
+    assert low <= 0.1 <= high
+
+
+@pytest.mark.parametrize("sabotage", [None, "half the noise"])
+def test_matrix_step_clips_each_example(sabotage):
+    rows = np.array([[3.0, 4.0], [0.1, 0.0], [0.0, 0.0]])
+    step = {**PROMISED, "noise_multiplier": 0.0}
+    out = private_step(rows, **step, rng=np.random.default_rng(0), sabotage=sabotage)
+    np.testing.assert_allclose(out, np.array([0.4, 0.4]) / 8)
+
+
+def test_matrix_step_is_the_step_of_the_library():
+    """A linear model without bias, whose loss is its output, has its inputs for gradients."""
+    rows = np.random.default_rng(9).normal(size=(6, 5))
+
+    def library(gradients):
+        x = torch.as_tensor(gradients)
+        probe = torch.nn.Linear(5, 1, bias=False, dtype=torch.float64)
+        released = private_gradient(
+            probe,
+            x,
+            torch.zeros(len(x), dtype=torch.int64),
+            noise_multiplier=0.0,
+            max_grad_norm=0.5,
+            expected_batch_size=8,
+            generator=torch.Generator().manual_seed(0),
+            loss=lambda out, _: out[:, 0],
+        )
+        return released["weight"].numpy()[0]
+
+    ours = private_step(rows, **{**PROMISED, "noise_multiplier": 0.0}, rng=np.random.default_rng(0))
+    np.testing.assert_allclose(library(rows), ours, rtol=1e-12)
+    audit = audit_sensitivity(library, max_grad_norm=0.5, expected_batch_size=8, dimension=5)
+    assert audit.passed
+    assert audit.sensitivity == pytest.approx(0.5)
+
+
+def test_a_step_that_breaks_on_an_example_fails_the_sensitivity_audit():
+    def breaks(gradients):
+        return gradients.sum(axis=0) / np.float64(len(gradients) < 9 or np.nan)
+
+    assert audit_sensitivity(breaks, max_grad_norm=1, expected_batch_size=8).sensitivity == np.inf
+
+
+@pytest.mark.case("DP-12")
+def test_two_examples_meet_as_often_as_independent_coins():
+    q, steps, n = 0.2, 4000, 12
+    batches = draw_batches(n, q, steps, rng=np.random.default_rng(4))
+    together = (batches.T.astype(int) @ batches)[np.triu_indices(n, 1)]
+    for count in together:
+        assert stats.binomtest(int(count), steps, q * q).pvalue > FALSE_ALARM
+    # Drawing a binomial size and then a uniform subset is the same law, whatever was claimed.
+    rng = np.random.default_rng(5)
+    by_size = np.zeros((steps, n), dtype=bool)
+    for row, size in zip(by_size, rng.binomial(n, q, steps), strict=True):
+        row[rng.choice(n, size, replace=False)] = True
+    assert audit_sampler(by_size, sample_rate=q).passed
+    # One fixed size is not.
+    fixed = rng.random((steps, n)).argsort(axis=1) < round(n * q)
+    assert audit_sampler(fixed, sample_rate=round(n * q) / n).p_values["batch sizes"] < 1e-9
+
+
+@pytest.mark.case("DP-1")
+def test_empty_batches_are_there_and_are_noise():
+    batches = draw_batches(40, 1 / 40, 400, rng=np.random.default_rng(6))
+    empty = int((~batches.any(axis=1)).sum())
+    assert stats.binomtest(empty, 400, (1 - 1 / 40) ** 40).pvalue > FALSE_ALARM
+    assert empty > 100
+    noise = private_step(np.zeros((0, 3)), **PROMISED, rng=np.random.default_rng(0))
+    assert (noise != 0).all()
+
+
+def test_sampler_audit_accuses_a_right_sampler_as_rarely_as_it_says():
+    rng = np.random.default_rng(7)
+    failures = sum(
+        not audit_sampler(rng.random((100, 30)) < 0.1, sample_rate=0.1, failure_probability=0.2).passed
+        for _ in range(500)
+    )
+    assert failures <= stats.binom.isf(FALSE_ALARM, 500, 0.25)  # the two dispersions are approximate
+
+
+def test_wrong_rate_is_caught_by_the_sampler_audit():
+    batches = draw_batches(400, 0.12, 300, rng=np.random.default_rng(8))
+    assert audit_sampler(batches, sample_rate=0.1).p_values["rate"] < 1e-9
+
+
+@pytest.mark.parametrize("batches", [np.zeros((2, 3)), np.zeros(3, bool), np.zeros((0, 3), bool)])
+def test_sampler_audit_wants_booleans(batches):
+    with pytest.raises(ValueError, match="batches must be booleans"):
+        audit_sampler(batches, sample_rate=0.1)
+
+
+def test_arguments_of_the_step_audits_are_checked():
+    with pytest.raises(ValueError, match="at least 2 steps of 3 coordinates"):
+        audit_noise(np.zeros((1, 100)), noise_std=1)
+    with pytest.raises(ValueError, match="sabotage must be one of None"):
+        draw_batches(10, 0.1, 3, rng=np.random.default_rng(0), sabotage="sleep")
+    with pytest.raises(TypeError, match="rng must be"):
+        private_step(np.zeros((1, 2)), **PROMISED, rng=0)
+
+
+# ---------------------------------------------------------------- GDP audit of a training
+
+
+def _training_scores(sabotage, noise_multiplier, rng, n=1000, steps=10, d=4):
+    """Sums of what ten full-batch steps released in the canary's direction, without and with it."""
+    canary = np.eye(d)[:1]
+    step = {
+        "noise_multiplier": noise_multiplier,
+        "max_grad_norm": 1.0,
+        "expected_batch_size": 1.0,
+        "rng": rng,
+        "sabotage": sabotage,
+    }
+    return [
+        [sum(private_step(g, **step)[0] for _ in range(steps)) for _ in range(n)]
+        for g in (canary, np.zeros((0, d)))
+    ]
+
+
+def test_half_the_noise_is_caught_by_the_gdp_audit_of_a_training():
+    claimed = 2.0
+    noise_multiplier = math.sqrt(10) * analytic_gaussian_std(claimed, 1e-5)
+    rng = np.random.default_rng(0)
+    right = gaussian_audit(*_training_scores(None, noise_multiplier, rng), delta=1e-5)
+    halved = gaussian_audit(*_training_scores("half the noise", noise_multiplier, rng), delta=1e-5)
+    assert right.epsilon_lower_bound <= claimed < halved.epsilon_lower_bound
+
+
+def test_well_known_audits_miss_half_the_noise():
+    """General bounds at δ = 1e-5 and one-run audits end below the claim although the noise is half of it."""
+    claimed, rng = 8.0, np.random.default_rng(0)
+    std = analytic_gaussian_std(claimed, 1e-5) / 2
+    here, there = rng.normal(1, std, 1000), rng.normal(0, std, 1000)
+    assert audit_epsilon(here, there, delta=1e-5).epsilon_lower_bound < claimed
+    coins = rng.random(1000) < 0.5
+    guesses = rng.normal(coins, std) > 0.5
+    assert one_run_epsilon(1000, 1000, int((guesses == coins).sum()), 1e-5) < claimed
+    # No luck is involved: not even faultless guesses could prove it.
+    assert one_run_epsilon(1000, 1000, 1000, 1e-5) < claimed
+    assert epsilon_lower_bound(0, 1000, 0, 1000, delta=1e-5) < claimed
+
+
+# ---------------------------------------------------------------- the region of (FPR, TPR)
+
+
+@given(st.floats(0, 1), st.floats(0, 12), st.floats(0, 0.5))
+def test_attack_limit_is_the_two_inequalities(fpr, epsilon, delta):
+    tpr = float(attack_limit(fpr, epsilon, delta))
+    assert fpr - 1e-12 <= tpr <= 1
+    assert tpr <= math.exp(epsilon) * fpr + delta + 1e-12
+    assert 1 - fpr <= math.exp(epsilon) * (1 - tpr) + delta + 1e-9 * math.exp(epsilon)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+def test_randomized_response_reaches_the_attack_limit(epsilon):
+    truth = 1 / (1 + math.exp(-epsilon))
+    assert attack_limit(1 - truth, epsilon, 0.0) == pytest.approx(truth)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_the_gaussian_attacker_stays_below_the_limit_at_every_rate(epsilon):
+    mu = 1 / analytic_gaussian_std(epsilon, 1e-3)
+    fpr = np.linspace(1e-6, 1 - 1e-6, 1001)
+    best = stats.norm.cdf(stats.norm.ppf(fpr) + mu)
+    limit = attack_limit(fpr, epsilon, 1e-3)
+    assert (best <= limit + 1e-12).all()
+    assert (limit - best).min() < 1e-4  # and touches it

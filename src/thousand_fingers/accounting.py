@@ -384,7 +384,7 @@ def subsampled_gaussian_rdp(
     Examples
     --------
     >>> subsampled_gaussian_rdp(4.0, 0.01, 10_000, [2, 17]).round(4)
-    array([0.0645, 0.5613])
+    array([0.0645, 0.5536])
     """
     sigma, q, steps = _training(noise_multiplier, sample_rate, steps)
     alpha = real_array("orders", orders, ndim=1, at_most=10_000)
@@ -856,11 +856,14 @@ def _compose(
         # Bound on |total loss|, upwards for a slope > 0 and downwards for one < 0.
         return (steps * (_cumulants(tilt + slope, cells) - log_mean) - _LOG_OUTSIDE) / slope
 
+    mass = np.exp(coarse[1])
+    mean = np.average(coarse[0], weights=mass)
+    scale = 1 / math.sqrt(steps * (np.average((coarse[0] - mean) ** 2, weights=mass) + width * width))
     # λ minimises the Chernoff bound on the loss that has probability δ; it need not be precise.
-    tilt = _minimiser(lambda t: (steps * _cumulants(t, coarse) - math.log(delta)) / t)
+    tilt = _minimiser(lambda t: (steps * _cumulants(t, coarse) - math.log(delta)) / t, scale)
     rough = _cumulants(tilt, coarse)
-    up = _minimiser(lambda s: chernoff(s, tilt, rough, coarse))
-    down = _minimiser(lambda s: -chernoff(-s, tilt, rough, coarse))
+    up = _minimiser(lambda s: chernoff(s, tilt, rough, coarse), scale)
+    down = _minimiser(lambda s: -chernoff(-s, tilt, rough, coarse), scale)
     # A window outside of which the tilted sum almost never falls.
     log_mean = _cumulants(tilt, (loss, log_atoms))
     high = min(chernoff(up, tilt, log_mean, (loss, log_atoms)), steps * float(loss[-1]))
@@ -902,9 +905,12 @@ def _every_few(loss: _Floats, log_atoms: _Floats) -> tuple[_Floats, _Floats]:
     return middle, np.logaddexp.reduceat(log_atoms, starts)
 
 
-def _minimiser(bound: Callable[[float], float]) -> float:
-    """Return the positive number at which a bound with one minimum is smallest."""
-    found = optimize.minimize_scalar(lambda log_x: bound(math.exp(log_x)), bounds=(-9, 12), method="bounded")
+def _minimiser(bound: Callable[[float], float], scale: float) -> float:
+    """Return the positive number, not too far from a scale, at which a bound with one minimum is smallest."""
+    near = math.log(scale)
+    found = optimize.minimize_scalar(
+        lambda log_x: bound(math.exp(log_x)), bounds=(near - 12, near + 12), method="bounded"
+    )
     return math.exp(found.x)
 
 

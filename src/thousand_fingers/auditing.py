@@ -4,7 +4,8 @@
 [Mironov2012]. The audits turn the success of any attack into a lower
 confidence bound on epsilon: from one threshold [Jagielski2020], under the
 assumption of Gaussian noise [Nasr2023], or from one single run [Steinke2023].
-Chapter 4 explains them; chapters 2 and 5 use the same intervals.
+Chapter 4 explains them. The audits of a step of DP-SGD, and six ways to get such a step wrong on which
+they are tried, belong to chapter 5.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from scipy import special, stats
 
 from thousand_fingers.intervals import clopper_pearson
 from thousand_fingers.mechanisms import gaussian_epsilon
-from thousand_fingers.validation import integer, integer_array, real_array, real_number
+from thousand_fingers.validation import (
+    choice,
+    integer,
+    integer_array,
+    numpy_generator,
+    real_array,
+    real_number,
+)
 
 # ---------------------------------------------------------------- low bits
 
@@ -465,6 +473,420 @@ def one_run_epsilon(m: int, r: int, v: int, delta: float, confidence: float = 0.
         else:
             high = middle
     return low
+
+
+# ---------------------------------------------------------------- audits of a step of DP-SGD
+
+
+SABOTAGES = (
+    "half the noise",
+    "clip the mean",
+    "divide by the actual batch",
+    "reuse the noise",
+    "shuffle for Poisson",
+    "skip empty batches",
+)
+
+
+def private_step(
+    gradients: ArrayLike,
+    *,
+    noise_multiplier: float,
+    max_grad_norm: float,
+    expected_batch_size: float,
+    rng: np.random.Generator,
+    sabotage: str | None = None,
+) -> NDArray[np.float64]:
+    """Return the noisy mean gradient of DP-SGD from a matrix of gradients, right or wrong on purpose.
+
+    The step of chapter 5 in two lines, for audits that want to be tried on a
+    known fault. It is ``dpsgd.private_gradient`` of a model whose gradients
+    are its inputs.
+
+    Parameters
+    ----------
+    gradients : array-like of float, shape (batch, d)
+        One row per example; there may be none.
+    noise_multiplier : float >= 0
+        σ.
+    max_grad_norm : float > 0
+        C.
+    expected_batch_size : float > 0
+        B.
+    rng : numpy.random.Generator
+        Source of the noise.
+    sabotage : {"half the noise", "clip the mean", "divide by the actual batch", "reuse the noise"}, optional
+        What to do wrong. The other :data:`SABOTAGES` are faults of the sampler and change nothing here.
+
+    Returns
+    -------
+    ndarray of shape (d,)
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+
+    References
+    ----------
+    [Abadi2016]
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> private_step([[3.0, 4.0]], noise_multiplier=0, max_grad_norm=1, expected_batch_size=2, rng=rng)
+    array([0.3, 0.4])
+    """
+    rows = real_array("gradients", gradients, ndim=2, allow_empty=True)
+    sigma = real_number("noise_multiplier", noise_multiplier, at_least=0)
+    clip_to = real_number("max_grad_norm", max_grad_norm, above=0)
+    size = real_number("expected_batch_size", expected_batch_size, above=0)
+    rng = numpy_generator("rng", rng)
+    choice("sabotage", sabotage, (None, *SABOTAGES))
+    if sabotage == "half the noise":
+        sigma = sigma / 2
+    if sabotage == "reuse the noise":
+        rng = np.random.default_rng(0)
+    if sabotage == "divide by the actual batch":
+        size = max(len(rows), 1)
+    noise = sigma * clip_to * rng.standard_normal(rows.shape[1])
+    if sabotage == "clip the mean":
+        return (size * _clipped(rows.sum(axis=0, keepdims=True) / size, clip_to)[0] + noise) / size
+    return (_clipped(rows, clip_to).sum(axis=0) + noise) / size
+
+
+def _clipped(rows: NDArray[np.float64], clip_to: float) -> NDArray[np.float64]:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.maximum(1, norms / clip_to)
+
+
+def draw_batches(
+    n: int, sample_rate: float, steps: int, *, rng: np.random.Generator, sabotage: str | None = None
+) -> NDArray[np.bool_]:
+    """Draw the Poisson batches of a training, right or wrong on purpose.
+
+    Parameters
+    ----------
+    n : int >= 1
+        Examples.
+    sample_rate : float in (0, 1)
+        q, the probability with which each enters each batch.
+    steps : int >= 1
+        Batches.
+    rng : numpy.random.Generator
+        Source of the coins.
+    sabotage : {"shuffle for Poisson", "skip empty batches"}, optional
+        What to do wrong. The other :data:`SABOTAGES` are faults of the step and change nothing here.
+
+    Returns
+    -------
+    ndarray of bool, shape (steps, n)
+        Who is in which batch.
+
+    Examples
+    --------
+    >>> draw_batches(1000, 0.01, 4, rng=np.random.default_rng(0)).sum(axis=1)
+    array([11, 17,  6,  8])
+    """
+    n = integer("n", n, at_least=1)
+    q = real_number("sample_rate", sample_rate, above=0, below=1)
+    steps = integer("steps", steps, at_least=1)
+    rng = numpy_generator("rng", rng)
+    choice("sabotage", sabotage, (None, *SABOTAGES))
+    if sabotage == "shuffle for Poisson":
+        per_epoch = round(1 / q)
+        epochs = -(-steps // per_epoch)
+        seat = np.concatenate([rng.permutation(n) * per_epoch // n + e * per_epoch for e in range(epochs)])
+        return (seat.reshape(epochs, n)[:, None] == np.arange(steps)[:, None]).any(axis=0)
+    batches = rng.random((steps, n)) < q
+    if sabotage == "skip empty batches":
+        while (empty := ~batches.any(axis=1)).any():
+            batches[empty] = rng.random((int(empty.sum()), n)) < q
+    return batches
+
+
+@dataclass(frozen=True)
+class NoiseAudit:
+    """What a step's noise looks like when there is nothing to hide.
+
+    Attributes
+    ----------
+    noise_std : float
+        Measured standard deviation.
+    low, high : float
+        Where it falls with the promised noise, but for the failure probability.
+    correlation : float
+        Largest correlation, in absolute value, between the noises of two steps.
+    correlation_limit : float
+        What independent noises do not exceed, but for the failure probability.
+    passed : bool
+    """
+
+    noise_std: float
+    low: float
+    high: float
+    correlation: float
+    correlation_limit: float
+    passed: bool
+
+
+def audit_noise(releases: ArrayLike, *, noise_std: float, failure_probability: float = 1e-6) -> NoiseAudit:
+    """Check size and freshness of the noise: feed gradients of zero, look at what comes out.
+
+    Parameters
+    ----------
+    releases : array-like of float, shape (steps, d)
+        Releases of steps whose examples all have gradient zero, or of empty
+        batches; d of some thousands gives the test its power.
+    noise_std : float > 0
+        What was promised: σC/B.
+    failure_probability : float, default 1e-6
+        With which right noise is accused.
+
+    Returns
+    -------
+    NoiseAudit
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than 2 steps or 3 coordinates, or a release is not finite.
+
+    Notes
+    -----
+    The sum of squares of right noise has a chi-square distribution, and the
+    correlation of two independent normal vectors a known one (Student's t,
+    transformed); both are exact. All pairs of steps are compared.
+
+    Examples
+    --------
+    >>> noise = np.random.default_rng(0).normal(0, 0.5, (4, 10_000))
+    >>> audit_noise(noise, noise_std=0.5).passed, audit_noise(noise, noise_std=1.0).passed
+    (True, False)
+    """
+    rows = real_array("releases", releases, ndim=2)
+    promised = real_number("noise_std", noise_std, above=0)
+    failure = real_number("failure_probability", failure_probability, above=0, below=1)
+    steps, d = rows.shape
+    if steps < 2 or d < 3:
+        raise ValueError(f"releases must hold at least 2 steps of 3 coordinates, got shape {rows.shape}")
+    law = stats.chi2(rows.size)
+    low, high = (promised * math.sqrt(law.ppf(p) / rows.size) for p in (failure / 4, 1 - failure / 4))
+    measured = math.sqrt(float((rows**2).mean()))
+    lengths = np.linalg.norm(rows, axis=1)
+    correlations = rows @ rows.T / np.maximum(np.outer(lengths, lengths), np.finfo(float).tiny)
+    correlation = float(np.abs(correlations[np.triu_indices(steps, 1)]).max())
+    # A uniformly random direction: r·√(d−1)/√(1−r²) is Student's t with d − 1 degrees of freedom.
+    t = float(stats.t(d - 1).isf(failure / 2 / (steps * (steps - 1))))
+    limit = t / math.sqrt(d - 1 + t * t)
+    return NoiseAudit(
+        noise_std=measured,
+        low=low,
+        high=high,
+        correlation=correlation,
+        correlation_limit=limit,
+        passed=low <= measured <= high and correlation <= limit,
+    )
+
+
+@dataclass(frozen=True)
+class SensitivityAudit:
+    """How far one example moved the sum behind a release.
+
+    Attributes
+    ----------
+    sensitivity : float
+        The largest distance found; a lower bound on the truth.
+    limit : float
+        What was promised, C.
+    worst : str
+        The pair of batches that reached it.
+    passed : bool
+    """
+
+    sensitivity: float
+    limit: float
+    worst: str
+    passed: bool
+
+
+def audit_sensitivity(
+    release: Callable[[NDArray[np.float64]], ArrayLike],
+    *,
+    max_grad_norm: float,
+    expected_batch_size: float,
+    dimension: int = 8,
+) -> SensitivityAudit:
+    """Look for an example that moves a step by more than the noise was made for.
+
+    Parameters
+    ----------
+    release : callable
+        The step *without noise*: a function of the gradients of a batch, shape
+        (batch, dimension), that returns the released gradient.
+    max_grad_norm : float > 0
+        C.
+    expected_batch_size : float > 0
+        B: the release is the sum divided by it.
+    dimension : int >= 2, default 8
+        Coordinates of a gradient.
+
+    Returns
+    -------
+    SensitivityAudit
+
+    Notes
+    -----
+    Tried are batches of 0 to 2B equal gradients at, below and far above C,
+    and one more example that points along, against or across them, of length
+    from 0 to a million times C.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> step = dict(noise_multiplier=0, max_grad_norm=1, expected_batch_size=4, rng=rng)
+    >>> promised = dict(max_grad_norm=1, expected_batch_size=4)
+    >>> audit_sensitivity(lambda g: private_step(g, **step), **promised).passed
+    True
+    >>> audit_sensitivity(lambda g: private_step(g, **step, sabotage="clip the mean"), **promised).worst
+    '4 examples of length 1 C, one of length 1e+06 C against them'
+    """
+    clip_to = real_number("max_grad_norm", max_grad_norm, above=0)
+    size = real_number("expected_batch_size", expected_batch_size, above=0)
+    dimension = integer("dimension", dimension, at_least=2)
+    along, across = np.eye(dimension)[:2]
+    directions = {"along": along, "against": -along, "across": across}
+    found, worst = 0.0, "none"
+    for n in sorted({0, 1, 2, math.ceil(size), 2 * math.ceil(size)}):
+        for length in (0.5, 1.0, 1e6):
+            batch = np.tile(length * clip_to * along, (n, 1))
+            before = np.asarray(release(batch), dtype=np.float64)
+            for one in (0.0, 1e-9, 1.0, 1e6):
+                for name, direction in directions.items():
+                    after = np.asarray(release(np.vstack([batch, one * clip_to * direction])))
+                    moved = size * float(np.linalg.norm(after - before))
+                    if not moved <= found:  # NaN counts as worst
+                        found = moved if math.isfinite(moved) else math.inf
+                        worst = f"{n} examples of length {length:g} C, one of length {one:g} C {name} them"
+    return SensitivityAudit(found, clip_to, worst, passed=found <= clip_to * (1 + 1e-6))
+
+
+@dataclass(frozen=True)
+class SamplerAudit:
+    """Whether batches look like Poisson samples.
+
+    Attributes
+    ----------
+    p_values : dict of str to float
+        "rate": how many entered at all. "batch sizes": whether they vary as
+        independent coins do. "examples": whether the number of batches an
+        example is in varies so. "empty batches": whether they occur.
+    passed : bool
+        No p-value is below a quarter of the failure probability.
+    """
+
+    p_values: dict[str, float]
+    passed: bool
+
+
+def audit_sampler(
+    batches: ArrayLike, *, sample_rate: float, failure_probability: float = 1e-6
+) -> SamplerAudit:
+    """Check that batches were drawn by an independent coin for every example and step.
+
+    Parameters
+    ----------
+    batches : array-like of bool, shape (steps, n)
+        Who was in which batch; some hundred steps give the test its power.
+    sample_rate : float in (0, 1)
+        The promised q.
+    failure_probability : float, default 1e-6
+        With which a right sampler is accused.
+
+    Returns
+    -------
+    SamplerAudit
+
+    Notes
+    -----
+    Number of entries and of empty batches are compared with their binomial
+    laws, exactly. The two dispersions are sums of squares of binomial
+    deviations; their law is replaced by the multiple of a chi-square with the
+    same mean and variance.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> audit_sampler(draw_batches(40, 1 / 40, 400, rng=rng), sample_rate=1 / 40).passed
+    True
+    >>> wrong = draw_batches(40, 1 / 40, 400, rng=rng, sabotage="skip empty batches")
+    >>> audit_sampler(wrong, sample_rate=1 / 40).passed
+    False
+    """
+    entered = np.asarray(batches)
+    if entered.dtype != np.bool_ or entered.ndim != 2 or entered.size == 0:
+        raise ValueError(f"batches must be booleans of shape (steps, n), got {entered.dtype} {entered.shape}")
+    q = real_number("sample_rate", sample_rate, above=0, below=1)
+    failure = real_number("failure_probability", failure_probability, above=0, below=1)
+    steps, n = entered.shape
+    sizes = entered.sum(axis=1)
+    p_values = {
+        "rate": float(stats.binomtest(int(sizes.sum()), entered.size, q).pvalue),
+        "batch sizes": _dispersion(sizes, n, q),
+        "examples": _dispersion(entered.sum(axis=0), steps, q),
+        "empty batches": float(stats.binomtest(int((sizes == 0).sum()), steps, (1 - q) ** n).pvalue),
+    }
+    return SamplerAudit(p_values, passed=min(p_values.values()) >= failure / 4)
+
+
+def _dispersion(counts: NDArray[np.int64], trials: int, q: float) -> float:
+    """Return the two-sided p-value of the spread of binomial counts."""
+    variance = trials * q * (1 - q)
+    fourth = 3 * variance**2 + variance * (1 - 6 * q * (1 - q))  # central moment of the binomial
+    total = float(((counts - trials * q) ** 2).sum())
+    mean, spread = counts.size * variance, counts.size * (fourth - variance**2)
+    law = stats.chi2(2 * mean**2 / spread, scale=spread / 2 / mean)
+    return float(min(1.0, 2 * min(law.cdf(total), law.sf(total))))
+
+
+# ---------------------------------------------------------------- what a guarantee leaves to any attack
+
+
+def attack_limit(fpr: ArrayLike, epsilon: float, delta: float) -> NDArray[np.float64]:
+    r"""Return the largest true positive rate that (ε, δ) leaves to a membership attack.
+
+    .. math:: \mathrm{TPR} \le \min\bigl(e^{\varepsilon}\,\mathrm{FPR} + \delta,\;
+              1 - e^{-\varepsilon}(1 - \delta - \mathrm{FPR})\bigr)
+
+    Parameters
+    ----------
+    fpr : float or array-like of float, in [0, 1]
+        False positive rates.
+    epsilon : float >= 0
+        ε of one example.
+    delta : float in [0, 1]
+        δ.
+
+    Returns
+    -------
+    ndarray of the shape of ``fpr``
+        For the worst example and the strongest attacker; in [0, 1].
+
+    References
+    ----------
+    [WassermanZhou2010], [Kairouz2015]
+
+    Examples
+    --------
+    >>> attack_limit([0.0, 0.01, 0.5, 1.0], 1.0, 1e-5).round(4)
+    array([0.    , 0.0272, 0.8161, 1.    ])
+    """
+    rate = real_array("fpr", fpr, at_least=0, at_most=1)
+    epsilon = real_number("epsilon", epsilon, at_least=0)
+    delta = real_number("delta", delta, at_least=0, at_most=1)
+    with np.errstate(over="ignore"):
+        rising = np.exp(epsilon) * rate + delta
+    return np.clip(np.minimum(rising, 1 - np.exp(-epsilon) * (1 - delta - rate)), 0, 1)
 
 
 class _Attacker(NamedTuple):
