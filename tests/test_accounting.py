@@ -1,26 +1,48 @@
-"""Composition: the theorems' figures, exact rational sums, dp_accounting, and order between the bounds."""
+"""Composition and DP-SGD: the theorems' figures, exact sums, quadrature, dp_accounting, order between bounds."""
 
+import dataclasses
 import itertools
 import math
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from dp_accounting import LaplaceDpEvent, SelfComposedDpEvent
+from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
+from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from thousand_fingers.accounting import (
+    RDP_ORDERS,
     advanced_composition,
     basic_composition,
     laplace_composition_attacker,
+    noise_multiplier_for,
     optimal_composition_delta,
     optimal_composition_epsilon,
+    pld_delta,
+    pld_epsilon,
+    pld_epsilon_bounds,
+    privacy_losses,
+    privacy_statement,
+    rdp_epsilon,
+    rdp_to_epsilon,
+    rounded_up,
+    shuffled_epsilon,
+    shuffled_epsilon_lower_bound,
+    subsampled_gaussian_rdp,
     tanh_composition,
 )
-from thousand_fingers.mechanisms import best_attacker_accuracy, laplace_attacker_accuracy
+from thousand_fingers.mechanisms import (
+    analytic_gaussian_std,
+    best_attacker_accuracy,
+    gaussian_delta,
+    gaussian_epsilon,
+    laplace_attacker_accuracy,
+)
 
 FALSE_ALARM = 1e-6
 Z = float(stats.norm.isf(FALSE_ALARM / 2))
@@ -305,3 +327,438 @@ def test_slack_outside_the_open_interval_is_refused(slack):
     for bound in (advanced_composition, tanh_composition):
         with pytest.raises(ValueError, match="delta_slack must be"):
             bound(1.0, 2, slack)
+
+
+# --- DP-SGD: committed values of other accountants ------------------------------------------------
+
+# sample rate, noise multiplier, steps, δ; ε by Opacus 1.6.0 (RDP), by dp-accounting 0.6.0 (PLD, grid 1e-4)
+TRAININGS = [
+    (0.01, 4, 10_000, 1e-5, 1.0355, 0.9470),
+    (0.01, 4, 1000, 1e-5, 0.3012, 0.2722),
+    (0.01, 8, 10_000, 1e-5, 0.4808, 0.4375),
+    (0.01, 2, 10_000, 1e-5, 2.3529, 2.1628),
+    (0.01, 1, 1000, 1e-5, 2.1014, 1.8282),
+    (0.01, 1, 10_000, 1e-5, 6.7127, 6.1877),
+    (0.01, 0.5, 1000, 1e-5, 15.4643, 13.3608),
+    (256 / 60_000, 1.1, 14_040, 1e-5, 2.5944, 2.3796),
+    (250 / 60_000, 1.3, 3600, 1e-5, 0.9422, 0.8530),
+    (250 / 60_000, 1.1, 14_400, 1e-5, 2.5617, 2.3496),
+    (250 / 60_000, 0.7, 10_800, 1e-5, 6.2330, 5.5622),
+    (64 / 60_000, 1, 9380, 1e-5, 0.8036, 0.4938),
+    (0.064, 1, 320, 1e-5, 8.6589, 7.8280),
+    (0.0625, 1, 320, 1e-5, 8.4433, 7.6275),
+    (0.125, 2, 400, 1e-5, 6.8830, 6.3393),
+    (0.25, 4, 200, 1e-5, 4.2882, 3.9493),
+    (0.5, 8, 100, 1e-5, 2.8218, 2.5968),
+    (1, 10, 100, 1e-5, 4.7285, 4.3772),
+    (1, 1, 1, 1e-5, 4.7285, 4.3772),
+    (1, 20, 1, 1e-5, 0.1816, 0.1600),
+    (0.001, 1, 100_000, 1e-6, 2.0040, 1.8620),
+    (1e-4, 1, 1, 1e-5, 0.4230, 0.0002),
+]
+
+
+@pytest.mark.parametrize(("q", "sigma", "steps", "delta", "renyi", "tight"), TRAININGS)
+def test_both_accountants_agree_with_the_committed_values(q, sigma, steps, delta, renyi, tight):
+    assert rdp_epsilon(sigma, q, steps, delta) == pytest.approx(renyi, abs=1.01e-4)
+    ours = pld_epsilon_bounds(sigma, q, steps, delta)
+    assert ours.high == pytest.approx(tight, abs=1e-3)
+    assert 0 <= ours.low <= ours.high
+
+
+def test_orders_beyond_the_sixty_third_matter_where_the_noise_is_large():
+    assert rdp_epsilon(100, 0.01, 1, 1e-5) == pytest.approx(0.0035, abs=6e-5)  # dp-accounting; Opacus: 0.1029
+    assert pld_epsilon(100, 0.01, 1, 1e-5) == pytest.approx(0.0001, abs=6e-5)
+
+
+@pytest.mark.parametrize(("q", "sigma", "steps"), [(0.25, 4.0, 200), (0.02, 0.8, 500)])
+def test_both_accountants_agree_with_dp_accounting_here_and_now(q, sigma, steps):
+    event = SelfComposedDpEvent(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps)
+    whole = [order for order in RDP_ORDERS if order == int(order)]
+    ours = rdp_to_epsilon(subsampled_gaussian_rdp(sigma, q, steps, whole), whole, 1e-5).epsilon
+    theirs = RdpAccountant(list(map(int, whole))).compose(event).get_epsilon(1e-5)
+    assert ours == pytest.approx(theirs, rel=1e-9)
+    # At fractional orders their series is cut short, to the safe side.
+    theirs = RdpAccountant(list(RDP_ORDERS)).compose(event).get_epsilon(1e-5)
+    assert theirs * 0.999 <= rdp_epsilon(sigma, q, steps, 1e-5) <= theirs * (1 + 1e-9)
+    tight = PLDAccountant(value_discretization_interval=1e-3).compose(event)
+    low, high = pld_epsilon_bounds(sigma, q, steps, 1e-5, resolution=256)
+    assert low <= tight.get_epsilon(1e-5)
+    assert high == pytest.approx(tight.get_epsilon(1e-5), abs=2e-3)
+
+
+@pytest.mark.case("DP-2")
+def test_ordinary_parameters_give_a_number():
+    assert pld_epsilon(1.0, 0.2, 500, 1e-5) == pytest.approx(38.2, abs=0.05)
+    assert 0 < pld_epsilon(1.0, 0.2, 10, 1e-5) < pld_epsilon(1.0, 0.2, 500, 1e-5)
+
+
+@pytest.mark.case("DP-4")
+def test_the_three_accountants_stand_in_their_order():
+    renyi, tight = (f(3, 0.2, 50, 1 / 48_000) for f in (rdp_epsilon, pld_epsilon))
+    assert renyi == pytest.approx(2.169, abs=1e-3)
+    assert 1.838 <= tight <= 1.971  # central limit, which is no bound; Opacus' upper end
+
+
+# --- Which proof: 2017 or improved ----------------------------------------------------------------
+
+# sample rate, σ, steps, δ; ε by the conversion of 2017, by the improved one
+CONVERSIONS = [
+    (0.01, 4, 10_000, 1e-5, 1.2586, 1.0355),
+    (0.01, 4, 40_000, 1e-5, 2.574, 2.210),
+    (256 / 60_000, 1.3, 3515, 1e-5, 1.192, 0.954),
+    (256 / 60_000, 1.1, 14_062, 1e-5, 3.008, 2.597),
+    (256 / 60_000, 0.7, 10_546, 1e-5, 7.100, 6.318),
+    (240 / 60_000, 1.3, 3750, 1e-5, 1.160, 0.922),
+    (240 / 60_000, 1.1, 15_000, 1e-5, 2.905, 2.503),
+    (240 / 60_000, 0.7, 11_250, 1e-5, 6.859, 6.093),
+    (256 / 60_000, 0.8, 14_062, 1e-6, 6.220, 5.600),
+    (256 / 54_649, 0.8, 12_808, 1e-6, 6.550, 5.911),
+]
+
+
+@pytest.mark.case("DP-6")
+@pytest.mark.case("DP-27")
+@pytest.mark.parametrize(("q", "sigma", "steps", "delta", "old", "new"), CONVERSIONS)
+def test_published_figures_are_those_of_the_conversion_of_2017(q, sigma, steps, delta, old, new):
+    assert rdp_epsilon(sigma, q, steps, delta, conversion="2017") == pytest.approx(old, rel=7e-4)
+    assert rdp_epsilon(sigma, q, steps, delta) == pytest.approx(new, rel=7e-4)
+
+
+@given(st.floats(0.3, 20), st.floats(1e-4, 1), st.integers(1, 10_000), st.floats(1e-10, 0.1))
+@settings(deadline=None, max_examples=25)
+def test_the_improved_conversion_is_never_worse(sigma, q, steps, delta):
+    rdp = subsampled_gaussian_rdp(sigma, q, steps)
+    old = rdp_to_epsilon(rdp, RDP_ORDERS, delta, conversion="2017")
+    new = rdp_to_epsilon(rdp, RDP_ORDERS, delta)
+    assert 0 <= new.epsilon <= old.epsilon
+    assert new.order in RDP_ORDERS
+
+
+def test_epsilon_is_not_negative_where_the_formula_is():
+    assert rdp_epsilon(100, 0.01, 1, 0.1) == 0.0  # Opacus 1.6.0: −0.105
+    assert rdp_to_epsilon([0.0], [2.0], 0.5).epsilon == 0.0
+
+
+def test_infinite_divergences_are_passed_over():
+    assert rdp_to_epsilon([0.5, math.inf], [2.0, 3.0], 1e-5).order == 2.0
+
+
+# --- Rényi divergences ----------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::scipy.integrate.IntegrationWarning")  # it wanted ten digits
+@pytest.mark.parametrize("q", [1e-4, 0.01, 0.3, 0.99])
+@pytest.mark.parametrize("sigma", [0.4, 1.0, 5.0])
+def test_divergences_are_the_integral_that_defines_them(q, sigma):
+    orders = np.array([1.1, 1.5, 2.0, 3.7, 10.9, 12.0])
+    ours = subsampled_gaussian_rdp(sigma, q, 1, orders)
+    for order, divergence in zip(orders, ours, strict=True):
+
+        def excess(x, order=order):
+            u = q * math.expm1((2 * x - 1) / 2 / sigma**2)
+            log_weight = -x * x / 2 / sigma**2 - math.log(sigma * math.sqrt(2 * math.pi))
+            if abs(u) < 1e-4:  # here Taylor's polynomial is better than the difference
+                series = 1 + (order - 2) / 3 * u * (1 + (order - 3) / 4 * u)
+                return math.exp(log_weight) * order * (order - 1) / 2 * u * u * series
+            return math.exp(log_weight + order * math.log1p(u)) - math.exp(log_weight) * (1 + order * u)
+
+        edges = [-12 * sigma, -2 * sigma, 0, 2 * sigma, order / 2, order, order + 12 * sigma]
+        total = sum(
+            integrate.quad(excess, a, b, epsabs=1e-300, epsrel=1e-10, limit=200)[0]
+            for a, b in itertools.pairwise(edges)
+        )
+        assert divergence == pytest.approx(math.log1p(total) / (order - 1), rel=1e-8)
+
+
+def test_fractional_orders_join_the_whole_ones():
+    near = subsampled_gaussian_rdp(0.9, 0.05, 1, [4 - 1e-9, 4, 4 + 1e-9])
+    np.testing.assert_allclose(near, near[1], rtol=1e-7)
+
+
+@given(st.floats(0.1, 100), st.floats(1e-9, 1 - 1e-9))
+@settings(deadline=None, max_examples=12)
+def test_divergences_rise_with_the_order_and_stay_below_those_without_sampling(sigma, q):
+    rdp = subsampled_gaussian_rdp(sigma, q, 1)
+    assert (rdp >= 0).all()
+    assert (np.diff(rdp) >= -1e-9 * rdp[:-1]).all()
+    assert (rdp <= np.array(RDP_ORDERS) / 2 / sigma**2 * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 0.02, 1e6])
+def test_extreme_noise_overflows_nothing(sigma):
+    assert (np.isfinite(subsampled_gaussian_rdp(sigma, 0.1, 3))).all()
+    low, high = pld_epsilon_bounds(sigma, 0.1, 3, 1e-5)
+    assert 0 <= low <= high < math.inf
+
+
+# --- The privacy loss distribution ----------------------------------------------------------------
+
+
+def _hockey_stick(epsilon: float, q: float, sigma: float) -> float:
+    """P(L > ε) − e^ε Q(L > ε) of one step, person removed, from the normal distribution function."""
+    ratio = (math.exp(epsilon) - 1 + q) / q
+    if ratio <= 0:
+        return 1 - math.exp(epsilon)
+    x = sigma**2 * math.log(ratio) + 0.5
+    with_person = (1 - q) * stats.norm.sf(x / sigma) + q * stats.norm.sf((x - 1) / sigma)
+    return with_person - math.exp(epsilon) * stats.norm.sf(x / sigma)
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(0.01, 1.0), (0.3, 0.7), (0.5, 5.0), (1e-3, 0.5)])
+@pytest.mark.parametrize("epsilon", [0.0, 0.2, 1.0, 3.0])
+def test_one_step_has_the_delta_of_the_closed_form(q, sigma, epsilon):
+    exact = _hockey_stick(epsilon, q, sigma)
+    if exact > 1e-14:
+        ours = pld_delta(sigma, q, 1, epsilon)
+        assert exact * (1 - 1e-9) <= ours <= exact * (1 + 2e-3)
+
+
+@pytest.mark.parametrize(("q", "sigma", "epsilon"), [(0.1, 1.0, 1.0), (0.4, 0.8, 3.0), (0.05, 2.0, 0.3)])
+def test_two_steps_have_the_delta_of_the_integral(q, sigma, epsilon):
+    def beyond(x):
+        loss = math.log1p(q * math.expm1((2 * x - 1) / 2 / sigma**2))
+        density = (1 - q) * stats.norm.pdf(x, 0, sigma) + q * stats.norm.pdf(x, 1, sigma)
+        return density * _hockey_stick(epsilon - loss, q, sigma)
+
+    exact, _ = integrate.quad(beyond, -10 * sigma, 1 + 12 * sigma, epsabs=1e-14, epsrel=1e-9, limit=400)
+    removed, _ = privacy_losses(sigma, q, 2, exact)
+    assert exact * (1 - 1e-7) <= removed.delta(epsilon) <= exact * (1 + 3e-4)
+
+
+def test_a_tiny_delta_is_computed_to_many_digits():
+    # Without the tilt a Fourier transform knows nothing below 1e-16.
+    epsilon = 8.0
+    exact = _hockey_stick(epsilon, 0.1, 1.0)
+    assert 1e-28 < exact < 1e-18
+    removed, _ = privacy_losses(1.0, 0.1, 1, exact)
+    assert removed.delta(epsilon) == pytest.approx(exact, rel=1e-3)
+
+
+@pytest.mark.parametrize(("sigma", "steps"), [(1.0, 1), (10.0, 100), (3.0, 7)])
+def test_without_sampling_the_answer_is_the_gaussian_mechanism(sigma, steps):
+    exact = gaussian_epsilon(sigma / math.sqrt(steps), 1e-5)
+    assert pld_epsilon_bounds(sigma, 1, steps, 1e-5) == (exact, exact)
+    assert pld_delta(sigma, 1, steps, 1.0) == gaussian_delta(sigma / math.sqrt(steps), 1.0)
+    nearly = privacy_losses(sigma, 1 - 1e-9, steps, 1e-5)  # the same number, by way of the grid
+    assert max(loss.epsilon(1e-5) for loss in nearly) == pytest.approx(exact, abs=5e-4)
+
+
+@pytest.mark.parametrize("f", [rdp_epsilon, pld_epsilon])
+def test_nothing_done_costs_nothing(f):
+    assert f(1.0, 0.01, 0, 1e-5) == 0.0
+    assert f(1.0, 0.0, 100, 1e-5) == 0.0
+    assert pld_delta(1.0, 0.01, 0, 0.0) == 0.0
+
+
+@given(
+    st.floats(0.4, 20),
+    st.floats(1e-3, 0.9),
+    st.integers(1, 300),
+    st.floats(1e-9, 1e-2),
+    st.floats(1.05, 2),
+)
+@settings(deadline=None, max_examples=6)
+def test_epsilon_falls_with_noise_and_delta_and_rises_with_rate_and_steps(sigma, q, steps, delta, factor):
+    here = pld_epsilon_bounds(sigma, q, steps, delta)
+    slack = 1e-6 + 2e-4 * here.high
+    assert 0 <= here.low <= here.high <= rdp_epsilon(sigma, q, steps, delta) + slack
+    assert here.high <= gaussian_epsilon(sigma / math.sqrt(steps), delta) + slack
+    assert pld_epsilon(sigma * factor, q, steps, delta) <= here.high + slack
+    assert pld_epsilon(sigma, q, steps, delta * factor) <= here.high + slack
+    assert pld_epsilon(sigma, q / factor, steps, delta) <= here.high + slack
+    assert pld_epsilon(sigma, q, 2 * steps, delta) >= here.high - slack
+
+
+def test_a_finer_grid_lowers_the_promise_and_both_ends_meet():
+    coarse, fine = (pld_epsilon_bounds(2.0, 0.125, 100, 1e-5, resolution=r) for r in (32, 2048))
+    assert coarse.low < fine.low < fine.high < coarse.high
+    assert fine.high - fine.low < 2e-3
+    assert coarse.high - fine.high < 5e-4
+
+
+# --- The inverse problem --------------------------------------------------------------------------
+
+# sample rate, steps, and the σ for ε = 0.5, 1, 2, 8 at δ = 1e-5 (dp-accounting, PLD on a grid of 1e-4)
+NOISES = [
+    (0.064, 320, (8.1690, 4.4155, 2.4696, 0.9890)),
+    (0.125, 160, (11.2562, 6.0548, 3.3376, 1.2185)),
+    (0.25, 100, (17.7197, 9.4769, 5.1501, 1.7122)),
+    (0.5, 60, (27.3526, 14.5709, 7.8498)),
+    (1, 40, (44.4732, 23.5946, 12.6100, 3.7962)),
+]
+
+
+@pytest.mark.parametrize(("q", "steps", "sigmas"), NOISES)
+def test_the_noise_for_a_budget_is_within_a_thousandth_of_the_tight_one(q, steps, sigmas):
+    for epsilon, tight in zip((0.5, 1.0, 2.0, 8.0), sigmas, strict=False):
+        sigma = noise_multiplier_for(epsilon, 1e-5, sample_rate=q, steps=steps)
+        assert sigma == pytest.approx(tight, rel=1e-3)
+        assert pld_epsilon(sigma, q, steps, 1e-5) <= epsilon
+
+
+@pytest.mark.parametrize(("q", "steps", "epsilon"), [(0.125, 40, 2.0)])
+def test_a_thousandth_less_noise_is_certainly_too_little(q, steps, epsilon):
+    sigma = noise_multiplier_for(epsilon, 1e-5, sample_rate=q, steps=steps)
+    assert pld_epsilon_bounds(sigma, q, steps, 1e-5, resolution=4096).high <= epsilon
+    assert pld_epsilon_bounds(sigma * 0.999, q, steps, 1e-5, resolution=4096).low > epsilon
+
+
+def test_without_sampling_the_noise_is_exact():
+    sigma = noise_multiplier_for(2.0, 1e-5, sample_rate=1, steps=40)
+    assert sigma == math.sqrt(40) * analytic_gaussian_std(2.0, 1e-5)
+
+
+def test_the_noise_for_the_set_up_of_a_tutorial():
+    sigma = noise_multiplier_for(2.0, 1e-5, sample_rate=256 / 60_000, steps=14_040)
+    assert sigma == pytest.approx(1.2238, rel=1e-3)
+
+
+@pytest.mark.case("DP-18")
+def test_a_small_budget_needs_no_memory_and_gets_an_answer():
+    sigma = noise_multiplier_for(0.05, 1e-5, sample_rate=0.01, steps=100)
+    assert pld_epsilon(sigma, 0.01, 100, 1e-5) <= 0.05 < pld_epsilon(sigma * 0.999, 0.01, 100, 1e-5)
+    assert sigma < 7.5  # Opacus' answer, whose proof adds 0.01 to every ε
+
+
+@pytest.mark.parametrize(("accountant", "expected"), [("rdp", 1.2945), ("rdp-2017", None)])
+def test_other_proofs_ask_for_more_noise(accountant, expected):
+    sigma = noise_multiplier_for(2.0, 1e-5, sample_rate=256 / 60_000, steps=14_040, accountant=accountant)
+    assert sigma > 1.2238 * 1.01
+    if expected:
+        assert sigma == pytest.approx(expected, rel=1e-3)
+
+
+# --- Batches that were shuffled -------------------------------------------------------------------
+
+# σ, batches, δ; Poisson (tight), shuffled at least, Gaussian once per epoch
+SHUFFLES = [
+    (0.5, 1000, 1e-5, 3.239, 9.997, 9.997),
+    (0.7, 1000, 1e-5, 0.609, 6.53, 6.65),
+    (1.0, 1000, 1e-5, 0.149, 2.88, 4.38),
+    (1.0, 100, 1e-5, 0.718, 4.06, 4.38),
+    (1.0, 16, 1e-5, 2.242, 4.32, 4.38),
+    (1.5, 16, 1e-5, 0.964, 2.36, 2.75),
+]
+
+
+@pytest.mark.case("DP-8")
+@pytest.mark.parametrize(("sigma", "steps", "delta", "poisson", "shuffled", "gaussian"), SHUFFLES)
+def test_shuffled_batches_lie_between_an_attack_and_a_proof(sigma, steps, delta, poisson, shuffled, gaussian):
+    assert pld_epsilon(sigma, 1 / steps, steps, delta) == pytest.approx(poisson, abs=1e-3)
+    assert shuffled_epsilon_lower_bound(sigma, steps, delta) == pytest.approx(shuffled, abs=6e-3)
+    assert shuffled_epsilon(sigma, 1, delta) == pytest.approx(gaussian, abs=6e-3)
+    assert shuffled_epsilon_lower_bound(sigma, steps, delta) <= shuffled_epsilon(sigma, 1, delta)
+
+
+def test_one_batch_an_epoch_has_nothing_to_shuffle():
+    assert shuffled_epsilon_lower_bound(1.0, 1, 1e-5) == pytest.approx(gaussian_epsilon(1.0, 1e-5), abs=1e-3)
+
+
+@pytest.mark.case("DP-8")
+def test_the_attack_on_shuffled_batches_is_what_simulation_shows():
+    # One epoch of 16 batches, σ = 1; the event and its two probabilities by brute force.
+    rng = np.random.default_rng(0)
+    cut, n = 3.0, 400_000
+    noise = rng.normal(size=(n, 16))
+    absent = noise + np.eye(16)[0]
+    present = noise + 2 * np.eye(16)[0]
+    exact = [1 - stats.norm.cdf(cut) ** 15 * stats.norm.cdf(cut - shift) for shift in (1, 2)]
+    for sums, probability in zip((absent, present), exact, strict=True):
+        hits = (sums.max(axis=1) > cut).sum()
+        assert abs(hits - n * probability) < Z * math.sqrt(n * probability * (1 - probability))
+    proved = math.log((exact[1] - 1e-5) / exact[0])
+    assert proved <= shuffled_epsilon_lower_bound(1.0, 16, 1e-5)
+
+
+@pytest.mark.parametrize(("sigma", "epochs", "expected"), [(1.0, 20, 28.4), (4.0, 20, 4.98)])
+def test_the_honest_fallback_for_many_epochs(sigma, epochs, expected):
+    assert shuffled_epsilon(sigma, epochs, 1e-5) == pytest.approx(expected, rel=2e-3)
+    assert shuffled_epsilon(sigma, 0, 1e-5) == 0.0
+
+
+# --- The statement --------------------------------------------------------------------------------
+
+RUN = {
+    "n": 4000,
+    "batch_size": 250,
+    "steps": 160,
+    "noise_multiplier": 1.0,
+    "max_grad_norm": 0.5,
+    "sampling": "poisson",
+}
+
+
+def _run(**changes):
+    return SimpleNamespace(**{**RUN, **changes})
+
+
+def test_a_statement_says_everything_and_cannot_be_edited():
+    statement = privacy_statement(_run(), delta=1e-5, unit="one image")
+    assert statement.epsilon == pld_epsilon(1.0, 250 / 4000, 160, 1e-5)
+    text = str(statement)
+    for words in (rounded_up(statement.epsilon), "1e-05", "one image of 4,000", "add or remove one", "160"):
+        assert words in text
+    for words in ("Poisson", "250", "privacy loss", "hyper-parameters", "not cryptographic"):
+        assert words in text
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        statement.epsilon = 0.1
+
+
+@pytest.mark.case("DP-8")
+def test_shuffled_batches_under_a_poisson_proof_are_refused_with_both_numbers():
+    with pytest.raises(ValueError, match=r"ε = 2\.242.*at least 4\.32"):
+        privacy_statement(_run(sampling="shuffle"), delta=1e-5)
+    honest = privacy_statement(_run(sampling="shuffle"), delta=1e-5, accountant="gaussian")
+    assert honest.epsilon == shuffled_epsilon(1.0, 10, 1e-5)
+    assert "no gain from sampling" in str(honest)
+
+
+def test_a_batch_of_everybody_may_be_shuffled():
+    statement = privacy_statement(_run(sampling="shuffle", batch_size=4000, steps=9), delta=1e-5)
+    assert statement.epsilon == gaussian_epsilon(1 / 3, 1e-5)
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp", "rdp-2017", "gaussian"])
+def test_every_accountant_can_state(accountant):
+    assert privacy_statement(_run(), delta=1e-5, accountant=accountant).epsilon > 4
+
+
+def test_replacing_doubles_the_sensitivity_and_is_refused_where_it_is_not_analysed():
+    with pytest.raises(ValueError, match="add or remove one"):
+        privacy_statement(_run(), delta=1e-5, neighbouring="replace one")
+    statement = privacy_statement(
+        _run(batch_size=4000, steps=1, noise_multiplier=4.0),
+        delta=1e-5,
+        neighbouring="replace one",
+        accountant="gaussian",
+    )
+    assert statement.epsilon == gaussian_epsilon(2.0, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({}, {"delta": 1 / 4000}, r"delta must be < 1/n"),
+        ({}, {"delta": 0}, r"delta must be > 0"),
+        ({"max_grad_norm": 0.0}, {}, r"max_grad_norm must be > 0, got 0\.0"),
+        ({"max_grad_norm": math.inf}, {}, r"max_grad_norm must be finite and > 0, got inf"),
+        ({"max_grad_norm": math.nan}, {}, r"max_grad_norm must be finite and > 0, got nan"),
+        ({"noise_multiplier": 0.0}, {}, r"noise_multiplier must be > 0, got 0\.0"),
+        ({"batch_size": 4001}, {}, r"batch_size must be >= 1 and <= 4000"),
+        ({"sampling": "balls and bins"}, {}, r"sampling must be one of 'poisson', 'shuffle'"),
+        ({}, {"accountant": "gdp"}, r"accountant must be one of"),
+    ],
+)
+@pytest.mark.case("DP-17")
+def test_a_statement_that_would_mean_nothing_is_refused(changes, options, message):
+    with pytest.raises(ValueError, match=message):
+        privacy_statement(_run(**changes), **{"delta": 1e-5, **options})
+
+
+@given(st.floats(0, 1e6), st.integers(0, 6))
+def test_a_printed_epsilon_never_promises_more(value, digits):
+    printed = rounded_up(value, digits)
+    assert float(printed) >= value
+    assert float(printed) - value <= 1.000001 * 10.0**-digits
+    assert len(printed.partition(".")[2]) == digits

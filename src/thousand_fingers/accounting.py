@@ -591,7 +591,7 @@ class PrivacyLoss:
         """Return the smallest ε >= 0 with :meth:`delta` at most ``delta``; infinite if there is none."""
         if self.delta(0.0) <= delta:
             return 0.0
-        high = max(0.0, float(self.losses[-1]))
+        high = float(self.losses.max(initial=0.0))
         if self.delta(high) > delta:
             return math.inf
         low = 0.0
@@ -663,13 +663,13 @@ def privacy_losses(
     tail = 1e-7 * delta / steps  # what one step may lose to "infinite"
     furthest = 1 - sigma * float(ndtri(tail))
     width = _cell_width(q, sigma, furthest, resolution)
-    first, atoms, cut, cut_without = _one_step(q, sigma, furthest, width)
+    first, atoms, cut, cut_without, cut_below = _one_step(q, sigma, furthest, width)
     removed = _compose(first, atoms, width, steps, delta, steps * cut)
     # Seen from the other world each loss changes its sign, and its probability is e^−loss times as large.
     with np.errstate(under="ignore"):
         reverse = (atoms * np.exp(-width * (first + np.arange(atoms.size))))[::-1]
     reverse[0] += cut_without
-    added = _compose(1 - first - atoms.size, reverse, width, steps, delta, 0.0)
+    added = _compose(1 - first - atoms.size, reverse, width, steps, delta, steps * cut_below)
     return removed, added
 
 
@@ -811,12 +811,20 @@ _MOST_CELLS = 2**20
 _LITTLE_NOISE = 0.02
 
 
-def _one_step(q: float, sigma: float, furthest: float, width: float) -> tuple[int, _Floats, float, float]:
-    """Return the loss of one step on the grid: first index, probabilities, and what lies beyond in each world."""
-    first = math.floor(math.log1p(-q) / width)
-    last = math.ceil(float(_mixture_log_ratio(np.array([furthest]), q, sigma)[0]) / width)
+def _one_step(
+    q: float, sigma: float, furthest: float, width: float
+) -> tuple[int, _Floats, float, float, float]:
+    """Return the loss of one step on the grid.
+
+    First index and probabilities; then what lies beyond the grid: above it with and without the person,
+    below it without.
+    """
+    lowest, highest = _mixture_log_ratio(np.array([1 - furthest, furthest]), q, sigma)
+    first, last = math.floor(lowest / width), math.ceil(highest / width)
     edges = width * np.arange(first, last + 1, dtype=np.float64)
     x = _output_at(edges, q, sigma)
+    below_without = float(ndtr(x[0] / sigma))
+    x[0] = -np.inf  # the person removed, losses below the grid are rounded up to it
     without = _normal_masses(x / sigma)
     with_person = (1 - q) * without + q * _normal_masses((x - 1) / sigma)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -827,7 +835,7 @@ def _one_step(q: float, sigma: float, furthest: float, width: float) -> tuple[in
     atoms[:-1] += with_person - upper
     atoms[1:] += upper
     beyond, beyond_without = float(ndtr(-(x[-1] - 1) / sigma)), float(ndtr(-x[-1] / sigma))
-    return first, atoms, (1 - q) * beyond_without + q * beyond, beyond_without
+    return first, atoms, (1 - q) * beyond_without + q * beyond, beyond_without, below_without
 
 
 def _output_at(loss: _Floats, q: float, sigma: float) -> _Floats:
@@ -859,11 +867,14 @@ def _compose(
     mass = np.exp(coarse[1])
     mean = np.average(coarse[0], weights=mass)
     scale = 1 / math.sqrt(steps * (np.average((coarse[0] - mean) ** 2, weights=mass) + width * width))
-    # λ minimises the Chernoff bound on the loss that has probability δ; it need not be precise.
-    tilt = _minimiser(lambda t: (steps * _cumulants(t, coarse) - math.log(delta)) / t, scale)
+    # λ minimises the Chernoff bound on the loss that has probability δ; it need not be precise. Forty
+    # deviations are enough for a Gaussian at δ = 1e-300; a bounded loss would ask for more and more.
+    tilt = _minimiser(
+        lambda t: (steps * _cumulants(t, coarse) - math.log(delta)) / t, 1e-5 * scale, 40 * scale
+    )
     rough = _cumulants(tilt, coarse)
-    up = _minimiser(lambda s: chernoff(s, tilt, rough, coarse), scale)
-    down = _minimiser(lambda s: -chernoff(-s, tilt, rough, coarse), scale)
+    up = _minimiser(lambda s: chernoff(s, tilt, rough, coarse), 1e-5 * scale, 1e5 * scale)
+    down = _minimiser(lambda s: -chernoff(-s, tilt, rough, coarse), 1e-5 * scale, 1e5 * scale)
     # A window outside of which the tilted sum almost never falls.
     log_mean = _cumulants(tilt, (loss, log_atoms))
     high = min(chernoff(up, tilt, log_mean, (loss, log_atoms)), steps * float(loss[-1]))
@@ -905,11 +916,10 @@ def _every_few(loss: _Floats, log_atoms: _Floats) -> tuple[_Floats, _Floats]:
     return middle, np.logaddexp.reduceat(log_atoms, starts)
 
 
-def _minimiser(bound: Callable[[float], float], scale: float) -> float:
-    """Return the positive number, not too far from a scale, at which a bound with one minimum is smallest."""
-    near = math.log(scale)
+def _minimiser(bound: Callable[[float], float], low: float, high: float) -> float:
+    """Return the number between two positive ones at which a bound with one minimum is smallest."""
     found = optimize.minimize_scalar(
-        lambda log_x: bound(math.exp(log_x)), bounds=(near - 12, near + 12), method="bounded"
+        lambda log_x: bound(math.exp(log_x)), bounds=(math.log(low), math.log(high)), method="bounded"
     )
     return math.exp(found.x)
 
