@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from thousand_fingers import linkage
 from thousand_fingers.datasets import load_movielens, load_tv16
 from thousand_fingers.linkage import (
     Match,
     Record,
+    attack_people,
     consistent_users,
     count_matches,
     draw_clues,
@@ -477,15 +479,13 @@ def synthetic():
     return netflix_like(np.random.default_rng(0), share=0.04)
 
 
-def rates(table, people, known, *, present=True, seed=1, **options):
+def attack(table, people, known, *, seed=1, **options):
     rng = np.random.default_rng(seed)
-    eligible = table.support >= 2
-    clues = [draw_clues(r, known, rng, eligible=eligible, **options) for r in table.records(people)]
-    if present:
-        return count_matches([scoreboard_rh(table, c) for c in clues], people)
-    return count_matches(
-        [scoreboard_rh(table, c, without=int(u)) for c, u in zip(clues, people, strict=True)]
-    )
+    return attack_people(table, people, rng, known=known, eligible=table.support >= 2, **options)
+
+
+def rates(*args, **options):
+    return attack(*args, **options).found
 
 
 def test_movielens_is_linked_as_often_as_an_independent_implementation_did(real):
@@ -508,7 +508,7 @@ def test_real_table_has_its_known_marginals(real):
 
 def test_success_grows_with_knowledge_and_falls_with_errors(synthetic):
     people = np.random.default_rng(2).choice(
-        np.flatnonzero(np.bincount(synthetic.users) >= 8), 150, replace=False
+        np.flatnonzero(synthetic.ratings_per_user >= 8), 150, replace=False
     )
     sharp = rates(synthetic, people, 2, day_error=3).first
     assert rates(synthetic, people, 2, day_error=60).first < sharp
@@ -518,10 +518,10 @@ def test_success_grows_with_knowledge_and_falls_with_errors(synthetic):
 
 def test_somebody_who_is_not_in_the_table_is_seldom_matched(synthetic):
     people = np.random.default_rng(2).choice(
-        np.flatnonzero(np.bincount(synthetic.users) >= 8), 150, replace=False
+        np.flatnonzero(synthetic.ratings_per_user >= 8), 150, replace=False
     )
-    here = rates(synthetic, people, 8, wrong=2, day_error=14)
-    gone = rates(synthetic, people, 8, wrong=2, day_error=14, present=False)
+    trials = attack(synthetic, people, 8, wrong=2, day_error=14)
+    here, gone = trials.found, trials.false_alarms
     assert here.right > 0.7 * len(people)
     assert gone.right == gone.first == 0
     assert gone.wrong < 0.25 * len(people)
@@ -529,6 +529,7 @@ def test_somebody_who_is_not_in_the_table_is_seldom_matched(synthetic):
 
 def test_synthetic_table_is_a_table_and_has_the_published_marginals(synthetic):
     per_user = np.bincount(synthetic.users, minlength=synthetic.n_users)
+    assert (synthetic.ratings_per_user == per_user).all()
     assert synthetic.n_users == round(0.04 * 480_189)
     assert synthetic.n_items == 17_770
     for item in (0, 9_000, 17_769):
@@ -552,7 +553,7 @@ def test_clustered_dates_make_the_attack_harder_than_independent_ones(synthetic)
     easy = netflix_like(np.random.default_rng(0), share=0.04, clustered_dates=False)
     assert (easy.users == synthetic.users).all()
     assert (np.sort(easy.days) == np.sort(synthetic.days)).all()
-    people = np.random.default_rng(2).choice(np.flatnonzero(np.bincount(easy.users) >= 8), 150, replace=False)
+    people = np.random.default_rng(2).choice(np.flatnonzero(easy.ratings_per_user >= 8), 150, replace=False)
     clustered = rates(synthetic, people, 2, day_error=14).first
     assert rates(easy, people, 2, day_error=14).first > clustered + 5
 
@@ -561,3 +562,27 @@ def test_synthetic_table_is_decided_by_its_generator():
     one, two = (netflix_like(np.random.default_rng(0), share=0.002) for _ in range(2))
     assert (one.users == two.users).all()
     assert (one.days == two.days).all()
+
+
+def test_shipped_rates_come_from_one_table_under_every_condition(synthetic, monkeypatch):
+    monkeypatch.setattr(linkage, "netflix_like", lambda rng: synthetic)
+    part = linkage.netflix_like_rates(3, targets=40)
+    targets, first, right, wrong = part["counts"].T
+    assert part["counts"].shape == (len(linkage.KNOWLEDGE), 4)
+    assert part["ratings"].tolist() == [synthetic.n_ratings]
+    assert (targets == 40).all()
+    assert (right <= first).all()
+    assert first[-1] >= 38
+    assert wrong.sum() < 0.3 * targets.sum()
+
+
+def test_a_lower_threshold_claims_more_about_people_who_are_not_there(synthetic):
+    people = np.random.default_rng(2).choice(
+        np.flatnonzero(synthetic.ratings_per_user >= 8), 80, replace=False
+    )
+    strict, lax = (
+        attack(synthetic, people, 2, day_error=3, eccentricity_threshold=phi) for phi in (1.5, 0.13)
+    )
+    assert strict.present[0].eccentricity == lax.present[0].eccentricity  # the same clues
+    assert lax.found.right >= strict.found.right
+    assert lax.false_alarms.wrong > 40 > strict.false_alarms.wrong

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations as subsets
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -38,6 +38,7 @@ Bools = NDArray[np.bool_]
 
 STAR_SCALE = 1.5  # rho_0 of the paper, in stars
 DAY_SCALE = 30.0  # d_0 of the paper, in days
+_CHUNK = 1 << 23  # ratings looked through at a time: a table may have a hundred million
 
 # --------------------------------------------------------------------------- two tables
 
@@ -477,6 +478,14 @@ class RatingTable:
         return sum(a.nbytes for a in (self.users, self.half_stars, self.days, self.offsets))
 
     @cached_property
+    def ratings_per_user(self) -> Ints:
+        """How many films each person rated, shape (n_users,)."""
+        total = np.zeros(self.n_users, dtype=np.int64)
+        for start in range(0, self.n_ratings, _CHUNK):
+            total += np.bincount(self.users[start : start + _CHUNK], minlength=self.n_users)
+        return total
+
+    @cached_property
     def last_day(self) -> int:
         """Day of the latest rating."""
         return int(self.days.max())
@@ -503,11 +512,10 @@ class RatingTable:
             raise ValueError("users must not hold anybody twice")
         place = np.full(self.n_users, -1, dtype=np.int32)
         place[wanted] = np.arange(len(wanted))
-        step = 1 << 24  # rows at a time: the whole table may have a hundred million
         rows = np.concatenate(
             [
-                start + np.flatnonzero(place[self.users[start : start + step]] >= 0)
-                for start in range(0, self.n_ratings, step)
+                start + np.flatnonzero(place[self.users[start : start + _CHUNK]] >= 0)
+                for start in range(0, self.n_ratings, _CHUNK)
             ]
         )
         owner = place[self.users[rows]]
@@ -787,15 +795,14 @@ def scores(
             place = int(np.searchsorted(raters, without))
             support -= int(place < len(raters) and raters[place] == without)
         weight = _weight(support, weighting)
-        # Few different stars and days: look each similarity up.
-        if clues.stars is None and clues.days is None:
-            np.add.at(total, raters, weight)
-        if clues.stars is not None:
+        gain: Floats | float = weight if clues.stars is None and clues.days is None else 0.0
+        if clues.stars is not None:  # few different stars and days: look their similarities up
             by_star = weight * np.exp(-np.abs(np.arange(11) / 2 - clues.stars[i]) / STAR_SCALE)
-            np.add.at(total, raters, by_star.take(table.half_stars[part]))
+            gain = by_star.take(table.half_stars[part])
         if clues.days is not None:
             by_day = weight * np.exp(-np.abs(np.arange(table.last_day + 1) - clues.days[i]) / DAY_SCALE)
-            np.add.at(total, raters, by_day.take(table.days[part]))
+            gain = gain + by_day.take(table.days[part])
+        np.add.at(total, raters, gain)
     if without is not None:
         total[without] = np.nan
     return total
@@ -960,6 +967,117 @@ def count_matches(matches: Sequence[Match], truth: ArrayLike | None = None) -> M
     )
 
 
+#: What an attacker knows in the paper's headline figures and between them: arguments of :func:`draw_clues`.
+KNOWLEDGE: dict[str, Any] = {
+    "2_of_2_3d": {"known": 2, "wrong": 0, "day_error": 3},
+    "2_of_2_14d": {"known": 2, "wrong": 0, "day_error": 14},
+    "3_of_4_3d": {"known": 4, "wrong": 1, "day_error": 3},
+    "3_of_4_14d": {"known": 4, "wrong": 1, "day_error": 14},
+    "6_of_8_3d": {"known": 8, "wrong": 2, "day_error": 3},
+    "6_of_8_14d": {"known": 8, "wrong": 2, "day_error": 14},
+}
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The same targets looked for twice, with the same clues: in the release, and in a release without them.
+
+    Attributes
+    ----------
+    present, absent : tuple of Match
+        One per target.
+    found : MatchCounts
+        Of those present.
+    false_alarms : MatchCounts
+        Of those absent; every match is wrong.
+    """
+
+    present: tuple[Match, ...]
+    absent: tuple[Match, ...]
+    found: MatchCounts
+    false_alarms: MatchCounts
+
+
+def attack_people(
+    table: RatingTable,
+    people: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    known: int,
+    wrong: int = 0,
+    day_error: int = 0,
+    star_error: float = 0.0,
+    eligible: ArrayLike | None = None,
+    eccentricity_threshold: float = 1.5,
+    weighting: str = "log",
+) -> Trials:
+    """Look for people with a few clues about each, and for the same people after their records are taken out.
+
+    The second half is the negative control: what the attacker claims about somebody who is not there.
+
+    Parameters
+    ----------
+    table : RatingTable
+        The released table.
+    people : array-like of int, shape (n,)
+        The targets, everybody once.
+    rng : numpy.random.Generator
+        Source of the clues.
+    known, wrong, day_error, star_error, eligible
+        As in :func:`draw_clues`.
+    eccentricity_threshold, weighting
+        As in :func:`scoreboard_rh`.
+
+    Returns
+    -------
+    Trials
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is out of range or a record has too few ratings.
+
+    References
+    ----------
+    [NarayananShmatikov2008]
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> users, items = np.nonzero(rng.random((40, 60)) < 0.3)
+    >>> table = rating_table(users, items, rng.integers(1, 6, len(users)), rng.integers(0, 900, len(users)))
+    >>> trials = attack_people(table, range(40), rng, known=4, day_error=3)
+    >>> trials.found.first, trials.found.right, trials.false_alarms.wrong
+    (40, 40, 3)
+    """
+    targets = integer_array("people", list(people) if isinstance(people, range) else people, ndim=1)
+    clues = [
+        draw_clues(
+            record,
+            known,
+            rng,
+            wrong=wrong,
+            day_error=day_error,
+            star_error=star_error,
+            eligible=eligible,
+        )
+        for record in table.records(targets)
+    ]
+
+    def look(clue: Record, without: int | None) -> Match:
+        return scoreboard_rh(
+            table,
+            clue,
+            eccentricity_threshold=eccentricity_threshold,
+            weighting=weighting,
+            without=without,
+        )
+
+    present = tuple(look(clue, None) for clue in clues)
+    absent = tuple(look(clue, int(who)) for clue, who in zip(clues, targets, strict=True))
+    return Trials(present, absent, count_matches(present, targets), count_matches(absent))
+
+
 # --------------------------------------------------------------------------- a table of the size of Netflix's
 
 N_USERS, N_ITEMS, N_DAYS = 480_189, 17_770, 2_243
@@ -974,13 +1092,10 @@ _PER_ITEM = ((0, 0.25, 0.5, 0.75, 0.95, 0.99, 1), (3, 192, 561, 2_668, 30_500, 9
 _STARS = np.array([4_617_990, 10_132_080, 28_811_247, 33_750_958, 23_168_232]) / 100_480_507
 _ITEM_VARIANCE, _USER_VARIANCE = 0.2, 0.2  # parts of a star's variance that lie with the film and the person
 # Not published as such: chosen so that the share of ratings that fall on the most popular films, the days of
-# ratings and the gaps between two ratings of one person come out as counted on samples of the real table
-# [Henric2020]. How often an attack succeeds was not used.
-_TILT = 0.15  # how much light users lean towards popular films
-_END, _LIFE = (
-    (0.7, 200.0),
-    (0.6, 550.0),
-)  # gamma shape and scale, in days: from leaving to the end; from joining to leaving
+# ratings and the gaps between two ratings of one person come close to those counted on samples of the real
+# table [Henric2020]. How often an attack succeeds was not used.
+_TILT = 0.25  # how much light users lean towards popular films
+_AWAY, _STAY = (0.7, 220.0), (0.6, 500.0)  # days since leaving, days between joining and leaving: gamma
 _SESSIONS = 0.35  # sessions per rating, at most 150
 
 
@@ -1077,6 +1192,47 @@ def netflix_like(
     return RatingTable(users[:n], half_stars[:n], days[:n], offsets, n_users)
 
 
+def netflix_like_rates(part: int, *, targets: int) -> dict[str, Ints]:
+    """Attack a synthetic table of full size under every condition of :data:`KNOWLEDGE`.
+
+    One part of a shipped result: each has its own table, its own targets and its own clues.
+
+    Parameters
+    ----------
+    part : int
+        Seed of everything, at least 0.
+    targets : int
+        How many people with at least 8 ratings are looked for under each condition.
+
+    Returns
+    -------
+    dict of str to ndarray of int
+        ``counts``, shape (6, 4): targets, those in first place alone, right claims at a threshold of 1.5, and
+        false alarms about people who are not there. ``ratings``, shape (1,): ratings in the table.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> netflix_like_rates(0, targets=1)["counts"].shape  # doctest: +SKIP
+    (6, 4)
+    """
+    integer("part", part, at_least=0)
+    integer("targets", targets, at_least=1)
+    rng = np.random.default_rng(part)
+    table = netflix_like(rng)
+    enough = np.flatnonzero(table.ratings_per_user >= 8)
+    rows = []
+    for knowledge in KNOWLEDGE.values():
+        people = rng.choice(enough, targets, replace=False)
+        trials = attack_people(table, people, rng, **knowledge)
+        rows.append([targets, trials.found.first, trials.found.right, trials.false_alarms.wrong])
+    return {"counts": np.array(rows), "ratings": np.array([table.n_ratings])}
+
+
 def _sizes(quantiles: tuple[Sequence[float], Sequence[float]], n: int) -> Floats:
     """Return n numbers with given quantiles, ascending: a smooth curve through their logarithms."""
     middle = (np.arange(n) + 0.5) / n
@@ -1137,13 +1293,13 @@ class _Sessions(NamedTuple):
     def pick(self, rng: np.random.Generator, people: Ints) -> NDArray[np.int16]:
         """Pick one of their days for each of some people, early days more often."""
         u = rng.random(len(people), dtype=np.float32)
-        return self.day[self.first[people] + (self.length[people] * (u * u * u)).astype(np.int32)]
+        return self.day[self.first[people] + (self.length[people] * (u * u)).astype(np.int32)]
 
 
 def _sessions(rng: np.random.Generator, per_user: Floats) -> _Sessions:
     n = len(per_user)
-    end = N_DAYS - 1 - np.minimum(rng.gamma(_END[0], _END[1], n), N_DAYS - 1)
-    begin = np.maximum(end - rng.gamma(_LIFE[0], _LIFE[1], n), 0)
+    end = N_DAYS - 1 - np.minimum(rng.gamma(*_AWAY, n), N_DAYS - 1)
+    begin = np.maximum(end - rng.gamma(*_STAY, n), 0)
     length = (1 + rng.poisson(np.minimum(_SESSIONS * per_user, 150))).astype(np.int32)
     owner = np.repeat(np.arange(n, dtype=np.int32), length)
     first = np.cumsum(length, dtype=np.int32) - length
