@@ -43,7 +43,7 @@ lock: $(READY) ## write requirements.lock from the versions installed in .venv
 	$(BIN)/python -m thousand_fingers.book.lock > requirements.lock.new && mv requirements.lock.new requirements.lock
 
 clean: ## remove everything that can be made again (data carriers are kept)
-	rm -rf _build $(VENV) $(BENCH) .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf _build $(VENV) $(BENCH) $(BENCH)-* .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): requirements.lock pyproject.toml

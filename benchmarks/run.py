@@ -2,7 +2,9 @@
 
 ``make bench`` calls this in ``.venv-bench``. Each script checks first that both
 sides give equal results, then prints ratios of times taken in one run: seconds
-depend on the machine, ratios much less.
+depend on the machine, ratios much less. A peer whose pins fight with the other
+peers' has an environment of its own: ``flower.txt`` names what ``flower.py``
+needs, and ``.venv-bench-flower`` is made from it.
 """
 
 from __future__ import annotations
@@ -10,9 +12,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 HERE = Path(__file__).parent
+
+
+def python_for(script: Path) -> str | None:
+    """Return the interpreter that a script needs, or ``None`` if its environment cannot be made."""
+    needs = script.with_suffix(".txt")
+    if not needs.exists():
+        return sys.executable
+    home = HERE.parent / f".venv-bench-{script.stem}"
+    python = home / "bin" / "python"
+    if not (home / ".ready").exists():
+        venv.create(home, with_pip=True, clear=True)
+        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        if subprocess.run([*install, "-e", HERE.parent, "-r", needs], check=False).returncode:
+            return None
+        (home / ".ready").touch()
+    return str(python)
 
 
 def main() -> int:
@@ -21,7 +40,8 @@ def main() -> int:
     failed = []
     for script in scripts:
         print(f"\n== {script.stem}", flush=True)
-        if subprocess.run([sys.executable, str(script)], env=environment, check=False).returncode:
+        python = python_for(script)
+        if python is None or subprocess.run([python, str(script)], env=environment, check=False).returncode:
             failed.append(script.stem)
     if failed:
         print(f"\nnot equal, or not run: {', '.join(failed)}")
