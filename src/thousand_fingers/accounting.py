@@ -396,7 +396,8 @@ def subsampled_gaussian_rdp(
         return steps * alpha / 2 / sigma / sigma
     whole = alpha == np.floor(alpha)
     log_excess = np.empty(alpha.size)  # log(A - 1)
-    log_excess[whole] = [_log_excess_by_sum(int(a), q, sigma) for a in alpha[whole]]
+    if whole.any():
+        log_excess[whole] = _log_excess_by_sum(alpha[whole], q, sigma)
     if not whole.all():
         log_excess[~whole] = _log_excess_by_integral(alpha[~whole], q, sigma)
     return steps * np.logaddexp(0, log_excess) / (alpha - 1)
@@ -500,17 +501,19 @@ def rdp_epsilon(
     return rdp_to_epsilon(rdp, RDP_ORDERS, delta, conversion=conversion).epsilon
 
 
-def _log_excess_by_sum(alpha: int, q: float, sigma: float) -> float:
-    """Return log(A − 1) for a whole order, from the binomial theorem."""
-    k = np.arange(2.0, alpha + 1)
+def _log_excess_by_sum(alpha: _Floats, q: float, sigma: float) -> _Floats:
+    """Return log(A − 1) for whole orders, from the binomial theorem."""
+    k = np.arange(2.0, alpha.max() + 1)
+    order = alpha[:, None]
     log_weight = (
-        gammaln(alpha + 1)
+        gammaln(order + 1)
         - gammaln(k + 1)
-        - gammaln(alpha - k + 1)
+        - gammaln(np.maximum(order - k, 0) + 1)
         + k * math.log(q)
-        + (alpha - k) * math.log1p(-q)
+        + (order - k) * math.log1p(-q)
     )
-    return float(logsumexp(log_weight + _log_expm1(k * (k - 1) / 2 / sigma / sigma)))
+    terms = np.where(k <= order, log_weight + _log_expm1(k * (k - 1) / 2 / sigma / sigma), -np.inf)
+    return np.asarray(logsumexp(terms, axis=1))
 
 
 def _log_excess_by_integral(alpha: _Floats, q: float, sigma: float) -> _Floats:
@@ -522,16 +525,17 @@ def _log_excess_by_integral(alpha: _Floats, q: float, sigma: float) -> _Floats:
     x = np.arange(-13 * sigma, float(alpha.max()) + 13 * sigma + step, step)
     log_ratio = _mixture_log_ratio(x, q, sigma)  # log(1 + u), u = q(e^z − 1)
     log_density = -(x * x) / (2 * sigma * sigma) - math.log(sigma * math.sqrt(2 * math.pi)) + math.log(step)
-    totals = np.empty(alpha.size)
-    for i, a in enumerate(alpha):
+    totals = []
+    for some in np.array_split(alpha, -(-alpha.size * x.size // 200_000)):  # as many at once as memory likes
+        order = some[:, None]
         # (1 + u)^α − 1 − αu is never negative, by Bernoulli's inequality; the mean of u is 0.
-        power = a * log_ratio
+        power = order * log_ratio
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            small = np.log(np.maximum(np.expm1(power) - a * np.expm1(log_ratio), 0))
-            subtracted = math.log(a) + log_ratio + np.log1p((1 - a) / a * np.exp(-log_ratio))  # log(1 + αu)
-            large = power + np.log1p(-np.exp(subtracted - power))
-        totals[i] = logsumexp(log_density + np.where(power > 30, large, small))
-    return totals
+            small = np.log(np.maximum(np.expm1(power) - order * np.expm1(log_ratio), 0))
+            subtracted = np.log(order) + log_ratio + np.log1p((1 - order) / order * np.exp(-log_ratio))
+            large = power + np.log1p(-np.exp(subtracted - power))  # (1 + u)^α − (1 + αu)
+        totals.append(logsumexp(log_density + np.where(power > 30, large, small), axis=1))
+    return np.concatenate(totals)
 
 
 def _mixture_log_ratio(x: _Floats, q: float, sigma: float) -> _Floats:

@@ -42,7 +42,7 @@ def lower_bounds(ax: Axes, claimed: Sequence[float], bounds: Mapping[str, Sequen
     ax.set(
         xscale="log",
         yscale="log",
-        xlabel="claimed ε (the noise is half of it)",
+        xlabel="claimed ε (half of its noise was added)",
         ylabel="proved: ε is at least",
     )
     ax.set_xticks(claimed, [f"{value:g}" for value in claimed])
