@@ -17,7 +17,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import PRVAccountant, RDPAccountant
 
-from thousand_fingers.accounting import RDP_ORDERS, noise_multiplier_for, pld_epsilon_bounds, rdp_epsilon
+from thousand_fingers.accounting import RDP_ORDERS, noise_multiplier_for, pld_epsilon, rdp_epsilon
 
 DELTA = 1e-5
 # sample rate, noise multiplier, steps
@@ -63,7 +63,7 @@ def compare_renyi() -> None:
 def compare_tight() -> None:
     for q, sigma, steps in TRAININGS:
         run = (q, sigma, steps)
-        ours, our_time = timed(lambda run=run: pld_epsilon_bounds(run[1], run[0], run[2], DELTA).high)
+        ours, our_time = timed(lambda run=run: pld_epsilon(run[1], run[0], run[2], DELTA))
         theirs, their_time = timed(lambda run=run: PLDAccountant().compose(event(*run)).get_epsilon(DELTA), 1)
         third, third_time = timed(lambda run=run: opacus(PRVAccountant, *run, eps_error=0.01), 1)
         assert abs(ours - theirs) < 1e-3, (ours, theirs)

@@ -595,14 +595,25 @@ class PrivacyLoss:
         """Return the smallest ε >= 0 with :meth:`delta` at most ``delta``; infinite if there is none."""
         if self.delta(0.0) <= delta:
             return 0.0
-        high = float(self.losses.max(initial=0.0))
-        if self.delta(high) > delta:
+        first = int(np.searchsorted(self.losses, 0.0, side="right"))
+        if first == self.losses.size or self.delta(float(self.losses[-1])) > delta:
             return math.inf
-        low = 0.0
-        while high - low > 1e-10 * (1 + high):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self.delta(middle) <= delta else (middle, high)
-        return high
+        # The cell of the grid in which δ(ε) passes delta; within it the same atoms count.
+        low, high = first - 1, self.losses.size - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.delta(float(self.losses[middle])) <= delta else (middle, high)
+        end = float(self.losses[high])
+        start = max(0.0, float(self.losses[low])) if low >= 0 else 0.0
+        log_bound, slope = self.outside
+        target = delta - self.infinite - math.exp(min(0.0, log_bound - slope * start))
+        here, there = self.probabilities[high:], np.exp(end - self.losses[high:])
+        # total − e^(ε − end)·(here @ there) = target
+        excess = float(here.sum()) - target
+        if excess <= 0:
+            return start
+        found = end + math.log(excess / float(here @ there))
+        return min(end, max(start, found + 1e-12 * (1 + end)))
 
 
 def privacy_losses(
@@ -709,7 +720,11 @@ def pld_epsilon(
     >>> round(pld_epsilon(1.1, 256 / 60_000, 14_040, 1e-5), 3)
     2.38
     """
-    return pld_epsilon_bounds(noise_multiplier, sample_rate, steps, delta, resolution=resolution).high
+    exact = _without_grid(noise_multiplier, sample_rate, steps, delta)
+    if exact is not None:
+        return exact.high
+    losses = privacy_losses(noise_multiplier, sample_rate, steps, delta, resolution=resolution)
+    return max(loss.epsilon(delta) for loss in losses)
 
 
 def pld_epsilon_bounds(
@@ -744,22 +759,28 @@ def pld_epsilon_bounds(
     >>> round(low, 3), round(high, 4)
     (0.944, 0.9469)
     """
-    sigma, q, steps = _training(noise_multiplier, sample_rate, steps)
-    delta = real_number("delta", delta, above=0, below=1)
-    if steps == 0 or q == 0:
-        return Interval(0.0, 0.0)
-    if q == 1:
-        exact = gaussian_epsilon(sigma / math.sqrt(steps), delta)
-        return Interval(exact, exact)
-    if sigma < _LITTLE_NOISE:  # ε is in the thousands, and the grid would overflow: as if q were 1
-        return Interval(0.0, gaussian_epsilon(sigma / math.sqrt(steps), delta))
-    directions = privacy_losses(sigma, q, steps, delta, resolution=resolution)
+    exact = _without_grid(noise_multiplier, sample_rate, steps, delta)
+    if exact is not None:
+        return exact
+    directions = privacy_losses(noise_multiplier, sample_rate, steps, delta, resolution=resolution)
     high = max(loss.epsilon(delta) for loss in directions)
     low = max(
         loss.epsilon(min(1.0, delta * (1 + 2e-3) + loss.infinite)) - loss.discretisation
         for loss in directions
     )
     return Interval(max(0.0, low), high)
+
+
+def _without_grid(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> Interval | None:
+    """Return bounds on ε where no grid is needed, or possible."""
+    sigma, q, steps = _training(noise_multiplier, sample_rate, steps)
+    delta = real_number("delta", delta, above=0, below=1)
+    if steps == 0 or q == 0:
+        return Interval(0.0, 0.0)
+    if q == 1 or sigma < _LITTLE_NOISE:  # with little noise ε is in the thousands: as if q were 1
+        alone = gaussian_epsilon(sigma / math.sqrt(steps), delta)
+        return Interval(alone if q == 1 else 0.0, alone)
+    return None
 
 
 def pld_delta(noise_multiplier: float, sample_rate: float, steps: int, epsilon: float) -> float:
