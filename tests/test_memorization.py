@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from thousand_fingers import memorization as mem
 from thousand_fingers.language_model import Architecture, LanguageModel, score_tokens, token_table
+from thousand_fingers.passages import FAMOUS, UNSEEN
 
 # --------------------------------------------------------------------------- invented people
 
@@ -325,3 +326,31 @@ def test_one_part_of_the_artefact_has_its_shape():
     part = mem.size_part(1, widths=[8], seeds=2)
     assert part["exposure"].shape == part["recited"].shape == (6, 8)
     assert part["parameters"] == mem.plan_of_width(8).architecture.parameters
+
+
+# --------------------------------------------------------------------------- passages
+
+
+def test_first_choices_asks_for_the_same_tokens_however_many_are_shown():
+    tokenizer, model = mem.book_tokenizer(), small()
+    text = "a text about the number of values in each column of a table"
+    ids = tokenizer.encode(text).ids
+    for shown in (1, 3, 6):
+        with torch.no_grad():
+            logits = model(torch.tensor([ids[6 - shown : 9]]))
+        expected = (logits[0, -4:-1].argmax(1) == torch.tensor(ids[6:9])).double().mean().item()
+        found = mem.first_choices(model, tokenizer, [text], shown=shown, start=6, wanted=3)
+        assert found.tolist() == [expected]
+    with pytest.raises(ValueError, match="tokens"):
+        mem.first_choices(model, tokenizer, [text], shown=2, start=len(ids), wanted=1)
+    with pytest.raises(ValueError, match="shown"):
+        mem.first_choices(model, tokenizer, [text], shown=7, start=6, wanted=1)
+
+
+def test_the_control_passages_share_no_run_of_words_with_the_famous_ones():
+    def runs(texts):
+        words = [text.lower().split() for text in texts]
+        return {tuple(w[i : i + 7]) for w in words for i in range(len(w) - 6)}
+
+    assert len(FAMOUS) == len(UNSEEN)
+    assert not runs(FAMOUS) & runs(UNSEEN)

@@ -521,6 +521,61 @@ def extract(model: AnyModel, people: Sequence[Canary], *, prompt_tokens: int | N
     )
 
 
+def first_choices(
+    model: AnyModel,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    shown: int,
+    start: int = 20,
+    wanted: int = 10,
+) -> Floats:
+    """Return which share of some given tokens of each text a model would have chosen first.
+
+    The tokens asked for are the same however many tokens before them the model sees.
+
+    Parameters
+    ----------
+    model : LanguageModel or AveragedModel
+        The model.
+    tokenizer : tokenizers.Tokenizer
+        Its tokenizer.
+    texts : sequence of str
+        Each of at least ``start + wanted`` tokens.
+    shown : int
+        How many tokens before ``start`` the model sees, at most ``start``.
+    start : int, default 20
+        Position of the first token asked for.
+    wanted : int, default 10
+        How many are asked for.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_texts,)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is out of range, or a text too short.
+
+    Examples
+    --------
+    >>> sizes = Architecture(vocabulary=600, width=16, layers=1, heads=1, kv_heads=1, hidden=32)
+    >>> model = LanguageModel(sizes, generator=torch.Generator().manual_seed(0))
+    >>> text = "a text of a few words, and of more"
+    >>> first_choices(model, book_tokenizer(), [text], shown=2, start=4, wanted=3).shape
+    (1,)
+    """
+    start = integer("start", start, at_least=1)
+    shown = integer("shown", shown, at_least=1, at_most=start)
+    wanted = integer("wanted", wanted, at_least=1)
+    rows = [tokenizer.encode(text).ids[start - shown : start + wanted] for text in texts]
+    if not rows or min(map(len, rows)) < shown + wanted:
+        raise ValueError(f"texts must be at least one, each of at least {start + wanted} tokens")
+    top = score_tokens(model, token_table(rows)).top[:, -wanted:]
+    return np.asarray(top.double().mean(dim=1))
+
+
 # --------------------------------------------------------------------------- exposure
 
 
@@ -1109,6 +1164,48 @@ def trace(
         chance_exposure(n_candidates).interval(risen.size),
         roc_curve(scores, members).auc,
         chance_interval(inside.size, outside.size),
+    )
+
+
+def trace_models(
+    models: Sequence[AnyModel],
+    departed: Sequence[Sequence[Canary]],
+    outsiders: Sequence[Sequence[Canary]],
+) -> Trace:
+    """Look for departed people in several models, each against its own outsiders, and pool what is found.
+
+    Parameters
+    ----------
+    models : sequence of LanguageModel or AveragedModel
+        Models that read :func:`book_tokenizer`.
+    departed : sequence of sequence of Canary
+        For each model, the people who should be gone.
+    outsiders : sequence of sequence of Canary
+        For each model, people whom it never saw.
+
+    Returns
+    -------
+    Trace
+
+    Raises
+    ------
+    ValueError
+        If the three have different lengths.
+
+    Examples
+    --------
+    >>> sizes = Architecture(vocabulary=600, width=16, layers=1, heads=1, kv_heads=1, hidden=32)
+    >>> model = LanguageModel(sizes, generator=torch.Generator().manual_seed(0))
+    >>> strangers = invent_people(30, np.random.default_rng(0))
+    >>> trace_models([model], [strangers[:10]], [strangers[10:]]).gone
+    True
+    """
+    cases = list(zip(models, departed, outsiders, strict=True))
+    return trace(
+        np.concatenate([exposures(model, people) for model, people, _ in cases]),
+        np.concatenate([record_losses(model, people) for model, people, _ in cases]),
+        np.concatenate([record_losses(model, others) for model, _, others in cases]),
+        n_candidates=10**SECRET_DIGITS,
     )
 
 
