@@ -29,12 +29,14 @@ def shares(
     share: Sequence[float],
     series: Mapping[str, tuple[Floats, Floats]],
     ylabels: tuple[str, str] = ("right on clean images", "stamped images that obey"),
+    first: int = 0,
 ) -> None:
     """Draw accuracy and attack success against poison share: the mean over seeds, and their range.
 
-    ``series`` maps a name to two arrays of shape (shares, seeds).
+    ``series`` maps a name to two arrays of shape (shares, seeds); ``first`` is the place of the first one
+    among the book's colours, for panels that are drawn on twice.
     """
-    for i, (name, both) in enumerate(series.items()):
+    for i, (name, both) in enumerate(series.items(), start=first):
         for panel, rates in zip(panels, both, strict=True):
             _with_seeds(panel, share, rates, name, i)
             panel.set_xscale("symlog", linthresh=1e-3)

@@ -98,3 +98,13 @@ def promises(ax: Axes, radii: Floats, curves: Mapping[str, Floats]) -> None:
         ax.plot(radii[every], curve[every], color=PALETTE[i], marker=MARKERS[i], ls="")
     ax.set(xlabel="radius (Euclidean length of the push)", ylabel="certified accuracy", ylim=(0, 1))
     ax.legend(loc="upper right")
+
+
+def two_networks(panels: Sequence[Axes], radii: Floats, curves: Mapping[str, Mapping[str, Floats]]) -> None:
+    """Draw, for each density of noise, the certified accuracy of several networks."""
+    for panel, (words, networks) in zip(panels, curves.items(), strict=True):
+        for i, (name, curve) in enumerate(networks.items()):
+            panel.plot(radii, curve, color=PALETTE[i], ls=DASHES[i], label=name)
+        panel.text(0.97, 0.97, words, transform=panel.transAxes, ha="right", va="top")
+        panel.set(xlabel="radius", ylabel="certified accuracy", ylim=(0, 1))
+    panels[0].legend(loc="lower left")
