@@ -129,6 +129,30 @@ def test_a_printed_value_that_is_not_the_recorded_one_is_seen(executed):
     assert any("does not print its record as it is: demo.mean = 0." in p for p in findings(changed))
 
 
+@pytest.mark.parametrize(("call", "end"), [("record_rate", "n = 10)"), ("record_mean", "mean of 3)")])
+def test_a_rate_and_a_mean_are_printed_with_their_limits(call, end):
+    limits = {"demo.x": 0.5, "demo.x.low": 0.25, "demo.x.high": 0.75}
+
+    def cell(text: str) -> Notebook:
+        outputs = [{"output_type": "stream", "name": "stdout", "text": text}]
+        outputs += [
+            {
+                "output_type": "display_data",
+                "data": {"application/papermill.record/text/plain": repr(value)},
+                "metadata": {
+                    "scrapbook": {"name": name, "mime_prefix": "application/papermill.record/"},
+                    "record": {"digits": 2, "rtol": 1e-6, "kind": "float64"},
+                },
+            }
+            for name, value in limits.items()
+        ]
+        return {"cell_type": "code", "source": call, "metadata": {}, "execution_count": 1, "outputs": outputs}
+
+    right = f"demo.x = 0.50 (95% interval 0.25 to 0.75, {end}\n"
+    assert lint._printing_problems(cell(right)) == []
+    assert lint._printing_problems(cell(right.replace("0.25", "0.35"))) != []
+
+
 def test_tags_that_hide_failures_are_seen(executed):
     changed = copy.deepcopy(executed)
     changed["cells"][4]["metadata"]["tags"] = ["raises-exception"]

@@ -338,10 +338,11 @@ def _printing_problems(cell: Cell) -> list[str]:
     for name, value in values.items():
         if is_limit(name, values):
             continue  # printed on the line of its rate
-        line, rest = f"{name} = {value}", "\n"
+        line, rests = f"{name} = {value}", ["\n"]
         if is_limit(f"{name}.low", values):
-            rest = f" (95% interval {values[f'{name}.low']} to {values[f'{name}.high']}, n = "
-        if f"\n{line}{rest}" not in printed:
+            limits = f" (95% interval {values[f'{name}.low']} to {values[f'{name}.high']}, "
+            rests = [f"{limits}n = ", f"{limits}mean of "]
+        if not any(f"\n{line}{rest}" in printed for rest in rests):
             problems.append(f"does not print its record as it is: {line}")
     return problems
 
