@@ -69,3 +69,9 @@ def test_a_module_opens_with_what_it_computes(module):
 def test_citations_of_a_module_are_in_the_bibliography(module):
     cited = set(re.findall(r"\[([A-Z]\w+\d{4}\w*)(?:[,;][^\]]*)?\]", module.read_text(encoding="utf-8")))
     assert cited - KEYS == set()
+
+
+def test_every_key_of_the_bibliography_is_there_once() -> None:
+    text = (ROOT / "chapters" / "references.bib").read_text(encoding="utf-8")
+    keys = re.findall(r"^@\w+\{(\w+),", text, re.MULTILINE)
+    assert sorted(set(keys)) == sorted(keys)
