@@ -20,7 +20,9 @@ def zoom_levels(panels: Sequence[Axes], tables: Mapping[str, tuple[pd.DataFrame,
     """Draw one table per panel, coarser from left to right; rows of one class share a tint and a bracket."""
     for panel, (title, (table, labels)) in zip(panels, tables.items(), strict=True):
         n_rows, columns = len(table), list(table)
-        lengths = [max(len(str(text)) for text in [name, *table[name]]) + 1.5 for name in columns]
+        lengths = [
+            max([1.25 * len(name) + 1.5, *(len(str(text)) + 2 for text in table[name])]) for name in columns
+        ]  # the head is bold
         edges = np.append(0, np.cumsum(lengths) / sum(lengths))
         panel.set(xlim=(-0.09, 1.0), ylim=(n_rows + 0.1, -1.9))
         panel.text(0.5, -1.5, title, ha="center", va="center", fontsize=9.5)
