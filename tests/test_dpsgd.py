@@ -668,6 +668,13 @@ def test_wrong_arguments_are_named():
             train_private(model, images, labels, **{**good, name: value})
 
 
+@pytest.mark.case("DP-19")
+def test_the_module_says_that_its_randomness_is_not_cryptographic():
+    from thousand_fingers import dpsgd
+
+    assert "not cryptographic" in (dpsgd.__doc__ or "")
+
+
 def test_the_loss_of_an_example_is_its_cross_entropy():
     logits = torch.tensor([[0.0, math.log(3)], [0.0, 0.0]], dtype=torch.float64)
     found = cross_entropies(logits, torch.tensor([1, 0]))

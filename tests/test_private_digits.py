@@ -84,7 +84,7 @@ def test_the_small_network_is_its_generator():
 
 
 def test_end_to_end_counts_on_the_images_it_was_asked_for():
-    options = {"epsilons": [8.0], "delta": 1e-5, "splits": 2, "share": 35, "steps": 3}
+    options = {"noise_multipliers": [2.0], "splits": 2, "share": 35, "steps": 3}
     options |= {"learning_rates": [0.5, 5.0], "max_grad_norm": 0.1}
     found = [end_to_end(part, **options) for part in (0, 3)]
     assert all(int(f["n"]) == 1000 and 0 < int(f["right"]) < 1000 for f in found)

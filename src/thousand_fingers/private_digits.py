@@ -17,10 +17,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from thousand_fingers.accounting import noise_multiplier_for
 from thousand_fingers.datasets import load_mnist5k, mnist5k_split
 from thousand_fingers.dpsgd import PrivateTraining, train_private
 from thousand_fingers.features import oriented_gradients, unit_rows
+from thousand_fingers.mechanisms import analytic_gaussian_std
 from thousand_fingers.models import predict_logits
 from thousand_fingers.validation import integer, integer_array, real_array, real_number, torch_generator
 
@@ -218,7 +218,8 @@ def who_pays(
     for cut in (False, True):
         keep = ~is_minority | (np.cumsum(is_minority) <= (kept if cut else is_minority.sum()))
         train = split.train[keep]
-        wanted = [noise_multiplier_for(e, delta, sample_rate=1.0, steps=steps + 1) for e in epsilons]
+        # at q = 1 the run is one Gaussian mechanism, exactly
+        wanted = [math.sqrt(steps + 1) * analytic_gaussian_std(e, delta) for e in epsilons]
         noisy = [
             arm
             for sigma in wanted
@@ -278,8 +279,7 @@ def small_tanh_network(generator: torch.Generator) -> nn.Sequential:
 def end_to_end(
     part: int,
     *,
-    epsilons: list[float],
-    delta: float,
+    noise_multipliers: list[float],
     splits: int,
     share: int,
     steps: int,
@@ -287,16 +287,15 @@ def end_to_end(
     max_grad_norm: float,
     on: str = "test",
 ) -> dict[str, NDArray[Any]]:
-    """Train the small network from pixels for one budget and one split, and count right answers.
+    """Train the small network from pixels with one noise and on one split, and count right answers.
 
     Parameters
     ----------
     part : int
-        Which of ``(len(epsilons) + 1) × splits`` runs; the first ``splits`` have neither noise nor clip.
-    epsilons : list of float
-        Budgets.
-    delta : float
-        Slack.
+        Which of ``(len(noise_multipliers) + 1) × splits`` runs; the first ``splits`` have neither noise nor
+        clip.
+    noise_multipliers : list of float
+        One for each budget; what they cost, ``accounting`` says.
     splits : int
         Number of splits, with seeds 0, 1, 2, …
     share : int
@@ -304,7 +303,7 @@ def end_to_end(
     steps : int
         Number of steps.
     learning_rates : list of float
-        One without noise, then one for each budget.
+        One without noise, then one for each noise multiplier.
     max_grad_norm : float
         C.
     on : {"test", "validation"}, default "test"
@@ -317,7 +316,7 @@ def end_to_end(
 
     Examples
     --------
-    >>> found = end_to_end(0, epsilons=[8.0], delta=1e-5, splits=1, share=35, steps=2, on="validation",
+    >>> found = end_to_end(0, noise_multipliers=[2.0], splits=1, share=35, steps=2, on="validation",
     ...                    learning_rates=[0.5, 1.0], max_grad_norm=0.1)
     >>> int(found["n"])
     500
@@ -328,8 +327,7 @@ def end_to_end(
     images, labels = torch.from_numpy(digits.images)[:, None], torch.from_numpy(digits.labels)
     sigma, clip = 0.0, WIDE
     if budget > 0:
-        sigma = noise_multiplier_for(epsilons[budget - 1], delta, sample_rate=1 / share, steps=steps)
-        clip = max_grad_norm
+        sigma, clip = noise_multipliers[budget - 1], max_grad_norm
     generator = torch.Generator().manual_seed(part)
     network = small_tanh_network(generator)
     train_private(
