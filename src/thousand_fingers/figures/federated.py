@@ -88,7 +88,7 @@ def clipping(ax: Axes, norms: Floats, series: Mapping[str, Floats]) -> None:
     for i, (name, values) in enumerate(series.items()):
         ax.plot(range(len(values)), values, color=PALETTE[i], ls=DASHES[i], label=name)
     ax.set_yscale("log")
-    ax.set(xlabel="round", ylabel="clipping norm $C$")
+    ax.set(xlabel="round", ylabel="clipping norm $C$", ylim=(None, 2.5 * float(norms.max())))
     ax.legend(loc="lower left")
 
 
