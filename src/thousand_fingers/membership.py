@@ -385,7 +385,7 @@ def lira_scores(
     variance : {"shrunk", "pooled", "per_example"}, default "shrunk"
         ``"per_example"`` trusts the variance of the few models of each example; ``"pooled"`` takes one
         variance within examples for all of them, on each side; ``"shrunk"`` adds to each example eight
-        models with the median variance, and was never worse than either in our measurements.
+        models with the median variance: good with few models and with many.
 
     Returns
     -------
