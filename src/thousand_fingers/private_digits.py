@@ -261,19 +261,15 @@ def small_tanh_network(generator: torch.Generator) -> nn.Sequential:
     8890
     """
     torch_generator("generator", generator)
-    network = nn.Sequential(
-        nn.utils.skip_init(nn.Conv2d, 1, 16, 8, stride=4, padding=2, dtype=torch.float64),
-        nn.Tanh(),
-        nn.Flatten(),
-        nn.utils.skip_init(nn.Linear, 16 * 7 * 7, 10, dtype=torch.float64),
-    )
+    convolution = nn.utils.skip_init(nn.Conv2d, 1, 16, 8, stride=4, padding=2, dtype=torch.float64)
+    linear = nn.utils.skip_init(nn.Linear, 16 * 7 * 7, 10, dtype=torch.float64)
     with torch.no_grad():
-        for layer in (network[0], network[3]):
-            bound = 1 / math.sqrt(layer.weight[0].numel())
-            for parameter in (layer.weight, layer.bias):
+        for layer in (convolution, linear):
+            bound = 1 / math.sqrt(next(layer.parameters())[0].numel())
+            for parameter in layer.parameters():
                 uniform = torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
                 parameter.copy_(bound * (2 * uniform - 1))
-    return network
+    return nn.Sequential(convolution, nn.Tanh(), nn.Flatten(), linear)
 
 
 def end_to_end(
@@ -343,4 +339,4 @@ def end_to_end(
     )
     asked = split.test if on == "test" else split.validation
     said = predict_logits(network, images[asked]).argmax(1)
-    return {"right": (said == labels[asked]).sum().numpy(), "n": np.int64(asked.size)}
+    return {"right": (said == labels[asked]).sum().numpy(), "n": np.array(asked.size)}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from thousand_fingers.intervals import mean_interval
 from thousand_fingers.plotting import DASHES, MARKERS, PALETTE
@@ -33,14 +33,19 @@ def clipping(panels: Sequence[Axes], gradients: Floats, max_grad_norm: float, no
     total = clipped.sum(axis=0)
     panels[2].plot(*noisy.T, ls="", marker=".", ms=3, color=PALETTE[1], alpha=0.5)
     panels[2].annotate("", total, (0, 0), arrowprops={"arrowstyle": "->", "color": PALETTE[0], "lw": 2})
-    reach = 1.1 * max(np.abs(gradients).max(), np.abs(noisy).max(), max_grad_norm)
-    for panel, name in zip(panels, ("each example", "clipped", "sum plus noise"), strict=True):
+    near = 1.1 * max(np.abs(gradients).max(), max_grad_norm)
+    far = 1.1 * np.abs(noisy).max()
+    names = {"each example": near, "clipped": near, "sum plus noise": far}
+    for panel, (name, reach) in zip(panels, names.items(), strict=True):
         panel.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel=name)
-    panels[0].set_ylabel("second weight")
+        panel.set_ylabel("second weight" if panel is panels[0] else " ")
 
 
 def budgets(
-    ax: Axes, names: Sequence[str], series: Mapping[str, Sequence[ArrayLike]], published: Sequence[float]
+    ax: Axes,
+    names: Sequence[str],
+    series: Mapping[str, Sequence[Sequence[float] | Floats]],
+    published: Sequence[float],
 ) -> None:
     """Draw accuracy against budget: means over splits with 95% intervals, and published values as crosses."""
     place = np.arange(len(names))
@@ -110,8 +115,8 @@ def payers(panels: Sequence[Axes], arms: Sequence[str], recalls: Mapping[str, tu
 
 def appetite(
     panels: Sequence[Axes],
-    batch: tuple[Sequence[float], Sequence[ArrayLike]],
-    size: tuple[Sequence[int], Mapping[str, Sequence[ArrayLike]]],
+    batch: tuple[Sequence[float], Sequence[Sequence[float] | Floats]],
+    size: tuple[Sequence[int], Mapping[str, Sequence[Sequence[float] | Floats]]],
 ) -> None:
     """Draw accuracy against the expected batch, and against the size of the training set."""
     for panel, x, series in (
