@@ -170,4 +170,4 @@ def erasure(panels: Sequence[Axes], traces: Mapping[str, Trace]) -> None:
         panel.set_ylim(rows[-1] - 0.6, 0.6)
     panels[0].set(xlabel="mean exposure (bits)", ylabel="state of the model", xlim=(0, 10.3))
     panels[1].set(xlabel="AUC of the membership attack", ylabel=" ", xlim=(0.2, 1.04))
-    panels[1].legend(loc="lower left")
+    panels[1].legend(loc="lower right")
