@@ -762,3 +762,43 @@ def test_a_printed_epsilon_never_promises_more(value, digits):
     assert float(printed) >= value
     assert float(printed) - value <= 1.000001 * 10.0**-digits
     assert len(printed.partition(".")[2]) == digits
+
+
+@pytest.mark.parametrize("delta", [1e-20, 1e-30, 1e-100])
+def test_one_step_is_accounted_for_exactly_however_small_delta_is(delta):
+    def exact(epsilon):  # the person removed; sigma = 1, q = 1/2
+        x = math.log(2 * math.exp(epsilon) - 1) + 0.5
+        return (stats.norm.sf(x - 1) + stats.norm.sf(x)) / 2 - math.exp(epsilon) * stats.norm.sf(x)
+
+    epsilon = pld_epsilon(1.0, 0.5, 1, delta)
+    assert exact(epsilon) <= delta <= exact(0.995 * epsilon)
+    low, high = pld_epsilon_bounds(1.0, 0.5, 1, delta)
+    assert exact(low) >= delta
+    assert high == epsilon
+
+
+def test_the_loss_of_an_added_person_has_an_end():
+    _, added = privacy_losses(1.0, 0.5, 4, 1e-30)
+    assert added.epsilon(1e-30) == pytest.approx(4 * math.log(2), abs=0.1)
+    assert added.delta(3.0) <= 1e-30
+
+
+def test_delta_is_not_read_where_no_losses_are_kept():
+    removed, added = privacy_losses(4.0, 0.01, 100, 1e-5)
+    for loss in (removed, added):
+        with pytest.raises(ValueError, match="epsilon must be"):
+            loss.delta(-0.5)
+        for delta in (-0.1, 1.5, math.nan):
+            with pytest.raises(ValueError, match="delta must be"):
+                loss.epsilon(delta)
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.02, 0.026, 0.027])
+def test_what_shuffling_gives_away_stays_below_what_is_proved_when_there_is_hardly_noise(sigma):
+    found = shuffled_epsilon_lower_bound(sigma, 1000, 1e-5)
+    assert 0.9 * shuffled_epsilon(sigma, 1, 1e-5) < found <= shuffled_epsilon(sigma, 1, 1e-5)
+
+
+def test_huge_numbers_are_rounded_up_too():
+    for value in (1e30, 1.7e308):
+        assert float(rounded_up(value)) == value

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, Decimal, localcontext
 from functools import partial
 from typing import Protocol
 
@@ -576,6 +576,8 @@ class PrivacyLoss:
     discretisation : float
         Total loss on the grid exceeds the true one by no more than this,
         except with probability 1e-3·δ.
+    largest : float
+        No finite total loss on the grid is larger; beyond it δ is ``infinite``.
     """
 
     losses: _Floats
@@ -583,9 +585,13 @@ class PrivacyLoss:
     infinite: float
     outside: tuple[float, float]
     discretisation: float
+    largest: float
 
     def delta(self, epsilon: float) -> float:
-        """Return an upper bound on δ(ε)."""
+        """Return an upper bound on δ(ε), ε >= 0: losses below 0 are not kept."""
+        epsilon = real_number("epsilon", epsilon, at_least=0)
+        if epsilon >= self.largest:
+            return min(1.0, self.infinite)
         first = int(np.searchsorted(self.losses, epsilon, side="right"))
         beyond = self.probabilities[first:] @ -np.expm1(epsilon - self.losses[first:])
         log_bound, slope = self.outside
@@ -593,11 +599,12 @@ class PrivacyLoss:
 
     def epsilon(self, delta: float) -> float:
         """Return the smallest ε >= 0 with :meth:`delta` at most ``delta``; infinite if there is none."""
+        delta = real_number("delta", delta, at_least=0, at_most=1)
         if self.delta(0.0) <= delta:
             return 0.0
         first = int(np.searchsorted(self.losses, 0.0, side="right"))
         if first == self.losses.size or self.delta(float(self.losses[-1])) > delta:
-            return math.inf
+            return self.largest if self.infinite <= delta else math.inf
         # The cell of the grid in which δ(ε) passes delta; within it the same atoms count.
         low, high = first - 1, self.losses.size - 1
         while high - low > 1:
@@ -764,11 +771,14 @@ def pld_epsilon_bounds(
         return exact
     directions = privacy_losses(noise_multiplier, sample_rate, steps, delta, resolution=resolution)
     high = max(loss.epsilon(delta) for loss in directions)
-    low = max(
-        loss.epsilon(min(1.0, delta * (1 + 2e-3) + loss.infinite)) - loss.discretisation
-        for loss in directions
-    )
-    return Interval(max(0.0, low), high)
+
+    def proved(loss: PrivacyLoss) -> float:
+        found = loss.epsilon(min(1.0, delta * (1 + 2e-3) + loss.infinite))
+        log_bound, slope = loss.outside
+        negligible = found < loss.largest and log_bound - slope * found <= math.log(1e-3 * delta)
+        return found - loss.discretisation if negligible else 0.0
+
+    return Interval(max(0.0, *map(proved, directions)), high)
 
 
 def _without_grid(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> Interval | None:
@@ -921,6 +931,7 @@ def _compose(
         infinite=infinite,
         outside=(steps * log_mean + math.log(2) + _LOG_OUTSIDE, tilt),
         discretisation=width * math.sqrt(steps / 2 * -math.log(1e-3 * delta)) + steps * width * width / 8,
+        largest=steps * float(loss[-1]),
     )
 
 
@@ -1102,9 +1113,13 @@ def shuffled_epsilon_lower_bound(noise_multiplier: float, steps: int, delta: flo
     delta = real_number("delta", delta, above=0, below=1)
     cuts = np.linspace(0, 3 + 20 * sigma, 20_001)
     others = (steps - 1) * log_ndtr(cuts / sigma)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         present, absent = (-np.expm1(others + log_ndtr((cuts - shift) / sigma)) for shift in (2, 1))
-        proved = np.log((present - delta) / absent)
+        # Too rare for a double, the maximum exceeds c at most as often as its parts do together.
+        at_most = np.logaddexp(np.log(steps - 1) + log_ndtr(-cuts / sigma), log_ndtr((1 - cuts) / sigma))
+        proved = np.where(
+            absent > 1e-290, np.log((present - delta) / absent), np.log(present - delta) - at_most
+        )
     return float(np.max(proved, initial=0.0, where=present > delta))
 
 
@@ -1133,7 +1148,8 @@ def rounded_up(value: float, digits: int = 2) -> str:
     """
     value = real_number("value", value)
     digits = integer("digits", digits, at_least=0)
-    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING):f}"
+    with localcontext(prec=310 + digits):  # digits of the largest double
+        return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING):f}"
 
 
 class Training(Protocol):
