@@ -742,3 +742,13 @@ def test_the_gaussian_attacker_stays_below_the_limit_at_every_rate(epsilon):
     limit = attack_limit(fpr, epsilon, 1e-3)
     assert (best <= limit + 1e-12).all()
     assert (limit - best).min() < 1e-4  # and touches it
+
+
+def test_a_huge_budget_limits_only_attackers_without_false_positives():
+    assert attack_limit([0.0, 0.5, 1.0], 1000.0, 1e-5) == pytest.approx([1e-5, 1.0, 1.0])
+
+
+def test_the_sampler_of_one_example_can_be_audited():
+    coins = np.random.default_rng(0).random((400, 1)) < 0.5
+    assert audit_sampler(coins, sample_rate=0.5).passed
+    assert not audit_sampler(np.ones((400, 1), dtype=bool), sample_rate=0.5).passed

@@ -844,6 +844,8 @@ def _dispersion(counts: NDArray[np.int64], trials: int, q: float) -> float:
     variance = trials * q * (1 - q)
     fourth = 3 * variance**2 + variance * (1 - 6 * q * (1 - q))  # central moment of the binomial
     total = float(((counts - trials * q) ** 2).sum())
+    if trials == 1 and q == 0.5:  # every deviation is one half: nothing is spread
+        return 1.0
     mean, spread = counts.size * variance, counts.size * (fourth - variance**2)
     law = stats.chi2(2 * mean**2 / spread, scale=spread / 2 / mean)
     return float(min(1.0, 2 * min(law.cdf(total), law.sf(total))))
@@ -884,8 +886,10 @@ def attack_limit(fpr: ArrayLike, epsilon: float, delta: float) -> NDArray[np.flo
     rate = real_array("fpr", fpr, at_least=0, at_most=1)
     epsilon = real_number("epsilon", epsilon, at_least=0)
     delta = real_number("delta", delta, at_least=0, at_most=1)
-    with np.errstate(over="ignore"):
-        rising = np.exp(epsilon) * rate + delta
+    with np.errstate(over="ignore", divide="ignore"):
+        rising = (
+            np.exp(epsilon + np.log(rate)) + delta
+        )  # e^ε alone may overflow, and infinity times 0 is nothing
     return np.clip(np.minimum(rising, 1 - np.exp(-epsilon) * (1 - delta - rate)), 0, 1)
 
 
