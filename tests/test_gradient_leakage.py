@@ -269,3 +269,37 @@ def test_a_shuffled_batch_is_put_back_in_order(seed: int, n: int) -> None:
     images = images_of(n, 5, seed=seed)
     order = torch.randperm(n, generator=generator(seed))
     assert torch.equal(match_images(images[order], images), images)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("method", ["least squares", "largest"])
+def test_tiny_gradients_give_the_input_away_too(dtype: torch.dtype, method: str) -> None:
+    scale = 1e-25 if dtype == torch.float32 else 1e-200
+    x = torch.tensor([0.25, 0.5, 1.0], dtype=dtype)
+    g = scale * torch.tensor([0.0, -2.0, 1.0], dtype=dtype)
+    assert torch.allclose(invert_linear(torch.outer(g, x), g, method=method), x, rtol=1e-5)
+
+
+def test_labels_are_counted_from_numbers_only() -> None:
+    with pytest.raises(ValueError, match="last_bias_gradient must be finite"):
+        label_counts(torch.tensor([float("nan"), 0.0]), 3, [0.5, 0.5])
+    with pytest.raises(ValueError, match="below mean_probabilities"):
+        label_counts(torch.tensor([1.0, 1.0]), 5, [0.1, 0.1])
+
+
+def test_a_candidate_that_is_no_number_hides_no_other() -> None:
+    candidates = torch.tensor([[float("nan"), 0.0], [0.5, 0.5]])
+    assert recovered(candidates, torch.tensor([[0.5, 0.5], [0.0, 0.0]])).tolist() == [True, False]
+
+
+def test_psnr_refuses_bytes_whose_differences_would_wrap() -> None:
+    dark, light = (torch.full((1, 4), value, dtype=torch.uint8) for value in (0, 255))
+    with pytest.raises(TypeError, match=r"between 0 and 1, got torch\.uint8"):
+        psnr(dark, light)
+
+
+def test_no_search_for_a_gradient_of_zero() -> None:
+    model = dlg_network(generator=generator(), side=8)
+    nothing = [torch.zeros_like(p) for p in model.parameters()]
+    with pytest.raises(ValueError, match="must not be zero"):
+        deep_leakage(model, nothing, shape=(1, 8, 8), n_classes=10, generator=generator())

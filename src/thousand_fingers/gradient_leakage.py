@@ -189,13 +189,15 @@ def invert_linear(
     """
     choice("method", method, ("least squares", "largest"))
     weights, biases = _layer_gradients(weight_gradient, bias_gradient)
-    energy = torch.dot(biases, biases)
-    if float(energy) == 0:
+    row = int(biases.abs().argmax())
+    if float(biases[row]) == 0:
         raise ValueError("no unit of the layer was active: all gradients of its bias are zero")
     if method == "largest":
-        row = int(biases.abs().argmax())
         return weights[row] / biases[row]
-    return biases @ weights / energy
+    # Squares of tiny numbers would underflow; a power of two taken out of both changes no other bit.
+    power = -torch.frexp(biases[row]).exponent
+    weights, biases = torch.ldexp(weights, power), torch.ldexp(biases, power)
+    return biases @ weights / torch.dot(biases, biases)
 
 
 def unit_candidates(weight_gradient: Tensor, bias_gradient: Tensor | None) -> Tensor:
@@ -268,7 +270,9 @@ def recovered(candidates: Tensor, images: Tensor, *, max_error: float = 1e-3) ->
     if candidates.dim() != 2 or candidates.shape[1] != originals.shape[1]:
         raise ValueError(f"candidates must have {originals.shape[1]} pixels, got {tuple(candidates.shape)}")
     nearest = [
-        float((candidates - image).abs().amax(1).amin()) if len(candidates) else math.inf
+        float((candidates - image).abs().amax(1).nan_to_num(nan=math.inf).amin())
+        if len(candidates)
+        else math.inf
         for image in originals
     ]
     return np.array(nearest) < max_error
@@ -348,7 +352,7 @@ def label_counts(
     Raises
     ------
     TypeError, ValueError
-        If an argument is out of range.
+        If an argument is out of range, or the estimate leaves no class at all.
 
     Examples
     --------
@@ -356,12 +360,14 @@ def label_counts(
     [2, 1]
     """
     batch_size = integer("batch_size", batch_size, at_least=1)
-    gradient = last_bias_gradient.detach().double().numpy()
+    gradient = real_array("last_bias_gradient", last_bias_gradient.detach().double().numpy(), ndim=1)
     probabilities = real_array(
         "mean_probabilities", mean_probabilities, shape=gradient.shape, at_least=0, at_most=1
     )
     estimate = np.maximum(batch_size * (probabilities - gradient), 0.0)
-    estimate *= batch_size / max(estimate.sum(), 1e-300)
+    if not estimate.any():
+        raise ValueError("last_bias_gradient must be below mean_probabilities at some class, got none")
+    estimate *= batch_size / estimate.sum()
     counts = np.floor(estimate).astype(np.int64)
     rest = np.argsort(counts - estimate, kind="stable")[: batch_size - counts.sum()]
     counts[rest] += 1
@@ -503,7 +509,7 @@ def deep_leakage(
     Raises
     ------
     TypeError, ValueError
-        If an argument is out of range.
+        If an argument is out of range, or the gradient is zero.
 
     References
     ----------
@@ -526,6 +532,8 @@ def deep_leakage(
     torch_generator("generator", generator)
     known = None if labels is None else functional.one_hot(_labels(labels, shape, n_classes), n_classes)
     parameters, target = _match_parts(model, gradient)
+    if not any(bool(g.any()) for g in target):
+        raise ValueError("gradient must not be zero: every image that teaches nothing has it")
     computed = 0
     best = Reconstruction(torch.zeros(*shape), torch.zeros(shape[0], n_classes), math.inf, 0)
     for _ in range(restarts):
@@ -721,8 +729,8 @@ def psnr(images: Tensor, originals: Tensor) -> Tensor:
 
     Raises
     ------
-    ValueError
-        If the shapes differ.
+    TypeError, ValueError
+        If the shapes differ, or the pixels are whole numbers (0 to 255, say).
 
     Examples
     --------
@@ -731,6 +739,9 @@ def psnr(images: Tensor, originals: Tensor) -> Tensor:
     """
     if images.shape != originals.shape:
         raise ValueError(f"images must have shape {tuple(originals.shape)}, got {tuple(images.shape)}")
+    for name, pixels in (("images", images), ("originals", originals)):
+        if not pixels.is_floating_point():
+            raise TypeError(f"{name} must hold floating-point pixels between 0 and 1, got {pixels.dtype}")
     error = (images - originals).double().square().flatten(1).mean(1)
     return -10 * torch.log10(error.clamp(min=10 ** (-PSNR_CAP / 10)))
 
