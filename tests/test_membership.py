@@ -406,3 +406,14 @@ PHI, MEMBERS = gaussian_world(8, 6)
 def test_wrong_arguments_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_an_attack_classifier_refuses_other_classes_than_it_was_trained_for(n_classes):
+    rng = np.random.default_rng(0)
+    labels, members = np.arange(60) % 3, rng.random((4, 60)) < 0.5
+    attack = train_attack_classifier(
+        rng.normal(size=(4, 60, 3)), labels, members, generator=torch.Generator().manual_seed(0), epochs=1
+    )
+    with pytest.raises(ValueError, match="3 classes"):
+        attack.scores(rng.normal(size=(5, n_classes)), [n_classes - 1] * 5)

@@ -208,3 +208,11 @@ def test_a_resample_is_measured_by_the_same_rule_as_the_headline():
 def test_what_cannot_be_ranked_is_refused(scores, members, error, message):
     with pytest.raises(error, match=message):
         roc_curve(scores, members)
+
+
+@pytest.mark.parametrize("fpr", [0.01, "0.01", ("0.01",), (1.5,), (0.01, math.nan)])
+def test_a_bootstrap_refuses_rates_before_it_draws(fpr):
+    rng = np.random.default_rng(0)
+    with pytest.raises((TypeError, ValueError), match="fpr must be"):
+        bootstrap_over_examples([1.0, 2.0, 3.0], [True, False, True], rng=rng, fpr=fpr)
+    assert rng.random() == np.random.default_rng(0).random()

@@ -194,8 +194,17 @@ class AttackClassifier:
         -------
         ndarray of float64, shape (..., n)
             Higher means "member".
+
+        Raises
+        ------
+        TypeError, ValueError
+            If shapes do not match, or there are not as many classes as in the training.
         """
         outputs, classes = _logits(logits, labels)
+        if outputs.shape[-1] != len(self.networks):
+            raise ValueError(
+                f"logits must be of the {len(self.networks)} classes of the training, got {outputs.shape[-1]}"
+            )
         features = _sorted_log_probabilities(outputs, classes)
         found = np.empty(outputs.shape[:-1])
         for label, network in enumerate(self.networks):

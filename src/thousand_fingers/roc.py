@@ -9,6 +9,7 @@ members found at a stated false-positive rate with exact limits, and intervals t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -408,6 +409,10 @@ def bootstrap_over_examples(
     if values.ndim not in (1, 2):
         raise ValueError(f"scores must have one or two axes, got shape {values.shape}")
     numpy_generator("rng", rng)
+    if not isinstance(fpr, Sequence) or isinstance(fpr, str):
+        raise TypeError(f"fpr must be a tuple of rates, got {fpr!r}")
+    for rate in fpr:
+        _allowed(rate, 1)
     n_resamples = integer("n_resamples", n_resamples, at_least=2)
     confidence = real_number("confidence", confidence, above=0, below=1)
     values, truth = np.atleast_2d(values), np.atleast_2d(truth)
