@@ -66,6 +66,11 @@ def test_a_module_opens_with_what_it_computes(module):
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
+def test_a_module_holds_no_control_characters(module):
+    assert not re.search(r"[^\n\x20-\U0010ffff]", module.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: path.stem)
 def test_citations_of_a_module_are_in_the_bibliography(module):
     cited = set(re.findall(r"\[([A-Z]\w+\d{4}\w*)(?:[,;][^\]]*)?\]", module.read_text(encoding="utf-8")))
     assert cited - KEYS == set()

@@ -539,15 +539,17 @@ def client_update(
     steps = 0
     modes = [(module, module.training) for module in model.modules()]
     model.train()
-    for _ in range(epochs):
-        for batch in torch.randperm(len(images), generator=generator).split(size or len(images)):
-            gradient = torch.autograd.grad(cross_entropy(model, images[batch], labels[batch]), parameters)
-            with torch.no_grad():
-                for parameter, slope in zip(parameters, gradient, strict=True):
-                    parameter.sub_(slope, alpha=learning_rate)
-            steps += 1
-    for module, mode in modes:
-        module.training = mode
+    try:
+        for _ in range(epochs):
+            for batch in torch.randperm(len(images), generator=generator).split(size or len(images)):
+                gradient = torch.autograd.grad(cross_entropy(model, images[batch], labels[batch]), parameters)
+                with torch.no_grad():
+                    for parameter, slope in zip(parameters, gradient, strict=True):
+                        parameter.sub_(slope, alpha=learning_rate)
+                steps += 1
+    finally:
+        for module, mode in modes:
+            module.training = mode
     return steps
 
 
@@ -1200,8 +1202,8 @@ def private_average(
 ) -> PrivateAverage:
     r"""Average clipped updates with capped weights, over a fixed denominator, with noise.
 
-    .. math:: rac{1}{qW}\Bigl(\sum_{k} w_k\,\mathrm{clip}_C(\Delta_k) + \mathcal N(0, z^2C^2 I)\Bigr),
-              \qquad w_k = \min\Bigl(rac{n_k}{\hat n}, 1\Bigr)
+    .. math:: \frac{1}{qW}\Bigl(\sum_{k} w_k\,\mathrm{clip}_C(\Delta_k) + \mathcal N(0, z^2C^2 I)\Bigr),
+              \qquad w_k = \min\Bigl(\frac{n_k}{\hat n}, 1\Bigr)
 
     No client weighs more than one, whatever it says it holds, so the sum moves by at most C when a client
     comes or goes. The denominator is the *expected* weight qW. It does not depend on who came, nor on how
