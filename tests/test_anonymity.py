@@ -843,3 +843,11 @@ def test_releases_of_other_lengths_are_refused():
         intersection_attack([[0, 0]], ["a", "b", "c"])
     with pytest.raises(ValueError, match="at least one release"):
         intersection_attack([], ["a"])
+
+
+def test_a_hyphen_in_a_postal_code_stands_after_the_fifth_digit():
+    residents = {"981": 700_000}
+    assert safe_harbour_zip(["98101-1234", "981011234"], residents) == ["981", "981"]
+    for bad in ("9-8101", "981011-234", "98101-", "-98101", "98101\n", "98101-1234-"):
+        with pytest.raises(ValueError, match="five or nine digits"):
+            safe_harbour_zip([bad], residents)

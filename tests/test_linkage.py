@@ -586,3 +586,9 @@ def test_a_lower_threshold_claims_more_about_people_who_are_not_there(synthetic)
     assert strict.present[0].eccentricity == lax.present[0].eccentricity  # the same clues
     assert lax.found.right >= strict.found.right
     assert lax.false_alarms.wrong > 40 > strict.false_alarms.wrong
+
+
+def test_areas_so_uneven_that_all_draws_underflow_are_one_area():
+    for seed in range(5):
+        sizes = skewed_areas(3, 100, 1e-5, np.random.default_rng(seed))
+        assert sorted(sizes) == [0, 0, 100]

@@ -863,3 +863,18 @@ def test_words_too_short_for_the_sum_are_refused() -> None:
     with pytest.raises(ValueError, match="word_bits must be >= 26"):
         communication_expansion(1_024, 10, word_bits=25)
     assert communication_expansion(2, 10**9, word_bits=32) == pytest.approx(2)
+
+
+def test_a_code_refuses_what_it_cannot_count_with() -> None:
+    with pytest.raises(TypeError, match="word_bits"):
+        FixedPoint(clip=1.0, n_clients=2, word_bits=32.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="clip must be"):
+        FixedPoint(clip=1e308, n_clients=2)  # twice as much is infinite
+    code = FixedPoint(clip=1e300, n_clients=1)
+    assert code.decode(code.encode([1e300]).words).mean == pytest.approx([1e300])
+
+
+@pytest.mark.parametrize("length", [0, 16, 24, 33])
+def test_a_mask_needs_a_key_of_256_bits(length: int) -> None:
+    with pytest.raises(ValueError, match="key must have 32 bytes"):
+        mask_words(bytes(length), 4)

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,7 +98,7 @@ def safe_harbour_zip(zips: Iterable[Any], residents: Mapping[str, int]) -> list[
     Parameters
     ----------
     zips : iterable of str
-        Five digits each, or nine with a hyphen; missing ones stay missing.
+        Five digits each, or nine, with or without a hyphen after the fifth; missing ones stay missing.
     residents : mapping of str to int
         People living in the area of each three-digit prefix.
 
@@ -120,10 +121,9 @@ def safe_harbour_zip(zips: Iterable[Any], residents: Mapping[str, int]) -> list[
         if not isinstance(code, str) and pd.isna(code):
             shortened.append(None)
             continue
-        digits = str(code).replace("-", "", 1)
-        if not (isinstance(code, str) and digits.isascii() and digits.isdecimal() and len(digits) in (5, 9)):
+        if not (isinstance(code, str) and re.fullmatch(r"[0-9]{5}(-?[0-9]{4})?", code)):
             raise ValueError(f"zips must be texts of five or nine digits, got {code!r}")
-        shortened.append(digits[:3] if residents.get(digits[:3], 0) > SMALL_ZIP3 else "000")
+        shortened.append(code[:3] if residents.get(code[:3], 0) > SMALL_ZIP3 else "000")
     return shortened
 
 

@@ -392,6 +392,8 @@ def skewed_areas(n_areas: int, total: int, shape: float, rng: np.random.Generato
     total = integer("total", total, at_least=1)
     shape = real_number("shape", shape, above=0)
     draws = numpy_generator("rng", rng).gamma(shape, size=n_areas)
+    if not draws.any():  # so small a shape that all underflowed: everybody lives in one area
+        draws[rng.integers(n_areas)] = 1.0
     ends = np.round(np.cumsum(draws) / draws.sum() * total).astype(np.int64)
     return np.diff(ends, prepend=0)
 

@@ -89,7 +89,7 @@ class FixedPoint:
 
     Parameters
     ----------
-    clip : float > 0
+    clip : float in (0, 1e300]
         Largest magnitude of an entry. Others are clipped and counted.
     n_clients : int >= 1
         Most clients that take part in one sum.
@@ -124,11 +124,11 @@ class FixedPoint:
     word_bits: int = 32
 
     def __post_init__(self) -> None:
-        real_number("clip", self.clip, above=0)
+        real_number("clip", self.clip, above=0, at_most=1e300)
         integer("n_clients", self.n_clients, at_least=1)
         integer("max_weight", self.max_weight, at_least=1)
         integer("bits", self.bits, at_least=1, at_most=32)
-        choice("word_bits", self.word_bits, (32, 64))
+        choice("word_bits", integer("word_bits", self.word_bits), (32, 64))
         most = (2**self.word_bits - 1) // self.top
         if self.n_clients * self.max_weight > most:
             raise ValueError(
@@ -333,6 +333,8 @@ def mask_words(key: bytes, length: int, *, word_bits: int = 32) -> Words:
     >>> mask_words(bytes(32), 2)
     array([2025887196, 2307473570], dtype=uint32)
     """
+    if len(key) != 32:
+        raise ValueError(f"key must have 32 bytes, got {len(key)}")
     dtype = _dtype(choice("word_bits", word_bits, (32, 64)))
     stream = keystream(key, integer("length", length, at_least=0) * dtype.itemsize)
     return np.frombuffer(stream, dtype=dtype.newbyteorder("<")).astype(dtype)
