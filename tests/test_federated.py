@@ -675,13 +675,3 @@ def test_a_private_round_without_clients_moves_by_noise_alone() -> None:
     )  # fmt: skip
     assert any(len(r.clients) == 0 for r in run.rounds)
     assert not any(r.skipped for r in run.rounds)
-
-
-def test_a_client_that_fails_is_left_in_its_mode() -> None:
-    model = mlp([5, 3], generator=generator()).eval()
-    with pytest.raises(RuntimeError):
-        client_update(
-            model, torch.ones(2, 7).double(), torch.zeros(2).long(), epochs=1, batch_size=None,
-            learning_rate=0.1, generator=generator(),
-        )  # fmt: skip
-    assert not any(module.training for module in model.modules())

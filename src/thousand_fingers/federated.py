@@ -539,17 +539,15 @@ def client_update(
     steps = 0
     modes = [(module, module.training) for module in model.modules()]
     model.train()
-    try:
-        for _ in range(epochs):
-            for batch in torch.randperm(len(images), generator=generator).split(size or len(images)):
-                gradient = torch.autograd.grad(cross_entropy(model, images[batch], labels[batch]), parameters)
-                with torch.no_grad():
-                    for parameter, slope in zip(parameters, gradient, strict=True):
-                        parameter.sub_(slope, alpha=learning_rate)
-                steps += 1
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    for _ in range(epochs):
+        for batch in torch.randperm(len(images), generator=generator).split(size or len(images)):
+            gradient = torch.autograd.grad(cross_entropy(model, images[batch], labels[batch]), parameters)
+            with torch.no_grad():
+                for parameter, slope in zip(parameters, gradient, strict=True):
+                    parameter.sub_(slope, alpha=learning_rate)
+            steps += 1
+    for module, mode in modes:
+        module.training = mode
     return steps
 
 

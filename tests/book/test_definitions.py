@@ -157,6 +157,12 @@ def test_a_hash_sign_inside_a_string_is_code(package):
     assert definitions("late", "late", package) != before
 
 
+def test_lines_are_counted_as_the_parser_counts_them(package):
+    before = definitions("late", "late", package)
+    change(package, "late.py", "def late", '"""A form\x0cfeed."""\n\n\ndef late')
+    assert definitions("late", "late", package) == before
+
+
 def test_an_unknown_definition_is_named(package):
     with pytest.raises(BookError, match="no definition long:fly"):
         definitions("long", "fly", package)

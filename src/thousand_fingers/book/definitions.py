@@ -179,7 +179,7 @@ def _without_remarks(text: str, tree: ast.Module) -> list[str]:
 
     By position, because no version of Python writes parsed code back in the same way as the next.
     """
-    lines = text.splitlines()
+    lines = text.split("\n")  # as the parser counts them: splitlines() also splits at form feeds
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
