@@ -84,6 +84,7 @@ class Window:
         self.context.route("**/*", self._admit)
         self.context.add_init_script(path=Path(__file__).with_name("look.js"))
         self.page = self.context.new_page()
+        self.page.set_default_timeout(300_000)  # milliseconds: a machine under load is no reason to fail
         self.page.on("console", self._note)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
