@@ -77,7 +77,8 @@ def test_curves_name_every_k() -> None:
 
 
 def test_every_drawing_is_used_by_the_chapter_and_explains_itself() -> None:
-    public = {f for _, f in inspect.getmembers(draw, inspect.isfunction) if f.__module__ == draw.__name__}
+    functions = inspect.getmembers(draw, inspect.isfunction)
+    public = {f for name, f in functions if f.__module__ == draw.__name__ and not name.startswith("_")}
     source = (Path(__file__).parents[1] / "chapters" / "03_k_anonymity.ipynb").read_text(encoding="utf-8")
     assert public
     for function in public:
