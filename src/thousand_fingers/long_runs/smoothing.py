@@ -69,7 +69,7 @@ def cnn_weights(
     noisy = _noisy(images[split.validation], noise_std, torch.Generator().manual_seed(3))
     right = models.predict_logits(network, noisy).argmax(1) == labels[split.validation]
     weights = parameters_to_vector(network.parameters()).detach().float().numpy()
-    return {"weights": weights, "validation": np.array(right.double().mean())}
+    return {"weights": weights, "validation": np.array(float(right.double().mean()))}
 
 
 def cnn_votes(
