@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from thousand_fingers.book.freshness import module_file
+from thousand_fingers.book.freshness import import_base, module_file
 from thousand_fingers.book.project import BookError
 
 _PACKAGE = "thousand_fingers"
@@ -112,10 +112,7 @@ class _Module:
                         whole = alias.name.removeprefix(_PACKAGE).removeprefix(".")
                         found[alias.asname or _PACKAGE] = (whole if alias.asname else "", None)
             elif isinstance(each, ast.ImportFrom):
-                base = each.module or ""
-                if each.level:
-                    parents = [_PACKAGE, *self.name.split(".")][: -each.level]
-                    base = ".".join([*parents, *filter(None, [each.module])])
+                base = import_base(each, self.name)
                 if base.split(".")[0] == _PACKAGE:
                     inside = base.removeprefix(_PACKAGE).removeprefix(".")
                     found |= {alias.asname or alias.name: (inside, alias.name) for alias in each.names}

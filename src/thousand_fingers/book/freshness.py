@@ -48,14 +48,30 @@ def imported_modules(source: str, package_dir: Path, module: str = "") -> set[st
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = [_PACKAGE, *module.split(".")][: -node.level]
-                base = ".".join([*parents, *filter(None, [node.module])])
+            base = import_base(node, module)
             found.add(base)
             found |= {f"{base}.{alias.name}" for alias in node.names}
     inside = {name.removeprefix(_PACKAGE + ".") for name in found if name.startswith(_PACKAGE + ".")}
     return {name for name in inside if module_file(package_dir, name)}
+
+
+def import_base(node: ast.ImportFrom, module: str) -> str:
+    """Return the full dotted name that an import takes names from.
+
+    Parameters
+    ----------
+    node : ast.ImportFrom
+    module : str
+        Dotted name of the module that it stands in, as for :func:`imported_modules`.
+
+    Returns
+    -------
+    str
+    """
+    if not node.level:
+        return node.module or ""
+    parents = [_PACKAGE, *module.split(".")][: -node.level]
+    return ".".join([*parents, *filter(None, [node.module])])
 
 
 def closure(modules: Iterable[str], package_dir: Path) -> dict[str, Path]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from thousand_fingers.intervals import clopper_pearson, mean_interval
+from thousand_fingers.intervals import Interval, clopper_pearson, mean_interval
 from thousand_fingers.validation import choice, integer, real_number
 
 MIME_PREFIX = "application/papermill.record/"
@@ -135,13 +135,7 @@ def record_rate(
     """
     limits = clopper_pearson(successes, trials)
     rate = _describe(name, int(successes) / int(trials), digits, 1e-6, interval)
-    ends = (0.0, 1.0) if interval else None
-    low = _describe(f"{name}.low", limits.low, digits, 1e-6, ends)
-    high = _describe(f"{name}.high", limits.high, digits, 1e-6, ends)
-    between = f"{shown(*low[1:])} to {shown(*high[1:])}"
-    print(f"{name} = {shown(*rate[1:])} (95% interval {between}, n = {trials})")
-    for described in (rate, low, high):
-        emit_record(*described)
+    _emit_with_limits(rate, limits, digits, (0.0, 1.0) if interval else None, f"n = {trials}")
 
 
 def record_mean(
@@ -180,12 +174,24 @@ def record_mean(
     width = limits.high - limits.low
     ends = (interval[0] - width, interval[1] + width) if interval else None
     mean = _describe(name, float(np.mean(values)), digits, 1e-6, interval)
+    _emit_with_limits(mean, limits, digits, ends, f"mean of {len(values)}")
+
+
+def _emit_with_limits(
+    described: tuple[str, float | int | str, dict[str, Any]],
+    limits: Interval,
+    digits: int,
+    ends: tuple[float, float] | None,
+    basis: str,
+) -> None:
+    """Print a described value with its 95% limits on one line, and emit all three."""
+    name = described[0]
     low = _describe(f"{name}.low", limits.low, digits, 1e-6, ends)
     high = _describe(f"{name}.high", limits.high, digits, 1e-6, ends)
     between = f"{shown(*low[1:])} to {shown(*high[1:])}"
-    print(f"{name} = {shown(*mean[1:])} (95% interval {between}, mean of {len(values)})")
-    for described in (mean, low, high):
-        emit_record(*described)
+    print(f"{name} = {shown(*described[1:])} (95% interval {between}, {basis})")
+    for each in (described, low, high):
+        emit_record(*each)
 
 
 def shown(value: float | int | str, about: Mapping[str, Any]) -> str:
