@@ -14,7 +14,7 @@ help: ## list these commands
 
 book: $(READY) ## execute every chapter, check every figure, render the pages
 	@$(BIN)/fingers run --jobs $(JOBS)
-	@$(BIN)/fingers check --require-fresh
+	@$(BIN)/fingers check --require-fresh --jobs $(JOBS)
 	@$(BIN)/fingers render
 
 html: $(READY) ## render the committed notebooks without running them

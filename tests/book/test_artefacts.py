@@ -49,7 +49,8 @@ def project(tmp_path, monkeypatch) -> Project:
 
 
 def problems(project: Project) -> list[str]:
-    return artefacts.artefact_problems(project, artefacts.recipes(project)["04_demo"])
+    recipe = artefacts.recipes(project)["04_demo"]
+    return artefacts.artefact_problems(project, recipe, artefacts.code_digest(project, recipe))
 
 
 def make(project: Project) -> Path:
@@ -125,7 +126,8 @@ def test_a_spot_check_vouches_for_file_code_recipe_and_lock(project):
     path = make(project)
 
     def now() -> str:
-        return artefacts.fingerprint(project, artefacts.recipes(project)["04_demo"])
+        recipe = artefacts.recipes(project)["04_demo"]
+        return artefacts.fingerprint(project, recipe, artefacts.code_digest(project, recipe))
 
     seen = [now()]
     assert now() == seen[0]

@@ -181,13 +181,15 @@ def load_artefact(name: str) -> Part:
     return _read(path)[1]
 
 
-def artefact_problems(project: Project, recipe: Recipe) -> list[str]:
+def artefact_problems(project: Project, recipe: Recipe, code: str) -> list[str]:
     """Check that an artefact is there, is not stale, and can be recomputed.
 
     Parameters
     ----------
     project : Project
     recipe : Recipe
+    code : str
+        Digest of the code as it is now, from :func:`code_digest`.
 
     Returns
     -------
@@ -202,7 +204,7 @@ def artefact_problems(project: Project, recipe: Recipe) -> list[str]:
         header, arrays = _read(path)
     except BookError as error:
         return [f"{error}: {again}"]
-    if header.get("code") != code_digest(project, recipe):
+    if header.get("code") != code:
         return [f"artefact {recipe.name} is stale, the code that made it changed: {again}"]
     made_by = {"function": recipe.function, "arguments": recipe.arguments, "parts": recipe.parts}
     if any(header.get(key) != value for key, value in made_by.items()):
@@ -217,12 +219,12 @@ def artefact_problems(project: Project, recipe: Recipe) -> list[str]:
     return problems
 
 
-def fingerprint(project: Project, recipe: Recipe) -> str:
+def fingerprint(project: Project, recipe: Recipe, code: str) -> str:
     """Return the digest of an artefact, its code and the locked versions: what a spot check vouches for."""
     lock = project.root / "requirements.lock"
     files = [project.artefacts_dir / f"{recipe.name}.npz", project.artefacts_dir / "recipes.toml", lock]
     contents = [path.read_bytes() if path.is_file() else b"" for path in files]
-    return digest("\0".join([*map(digest, contents), code_digest(project, recipe)]).encode())
+    return digest("\0".join([*map(digest, contents), code]).encode())
 
 
 def code_digest(project: Project, recipe: Recipe) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from thousand_fingers.book import lint
-from thousand_fingers.book.artefacts import Recipe, artefact_problems, fingerprint, recipes
+from thousand_fingers.book.artefacts import Recipe, artefact_problems, code_digest, fingerprint, recipes
 from thousand_fingers.book.drift import ONE_MACHINE, drift, without_cells
 from thousand_fingers.book.freshness import State
 from thousand_fingers.book.ledger import DIFFERS, HOLDS, QUOTED, Ledger, judge, ledger_problems, read_ledger
@@ -36,6 +38,7 @@ def check(
     scale: str = "ci",
     variant: str = "",
     artefacts: bool = True,
+    jobs: int = 1,
 ) -> list[Report]:
     """Run drift, ledger and lint on chapters, and the lint on the plain pages.
 
@@ -54,6 +57,8 @@ def check(
     artefacts : bool, default True
         Whether to recompute parts of the chapters' artefacts; what came out
         well is remembered until the artefact, its code or the lock changes.
+    jobs : int, default 1
+        Local processes that recompute them.
 
     Returns
     -------
@@ -74,7 +79,9 @@ def check(
     records[EVERY_FIGURE] = published_records(
         claim for ledger in ledgers.values() for claim in ledger.claims.values()
     )
-    made = recipes(project) if artefacts else {}
+    numbers = {chapter.number for chapter in chapters}
+    made = [r for r in recipes(project).values() if r.chapter in numbers] if artefacts else []
+    spot_checks = _spot_checks(project, state, made, jobs)
     reports = []
     listed = {Path(entry).name for entry in toc_entries(project)}
     for chapter in chapters:
@@ -84,9 +91,9 @@ def check(
         )
         if chapter.name not in listed:
             report.problems.append(f"is not in _toc.yml: add `- file: chapters/{chapter.name}`")
-        for recipe in made.values():
+        for recipe in made:
             if recipe.chapter == chapter.number:
-                report.problems.extend(_spot_check(project, state, recipe))
+                report.problems.extend(spot_checks.get(recipe.name, []))
         reports.append(report)
     pages = sorted(project.chapters_dir.glob("*.md"))
     allowances = read_ledger(project, "pages").allowances
@@ -124,13 +131,19 @@ def _chapter(
     )
 
 
-def _spot_check(project: Project, state: State, recipe: Recipe) -> list[str]:
-    key, found = f"artefact/{recipe.name}", fingerprint(project, recipe)
-    if state.value(key) == found:
-        return []
-    problems = artefact_problems(project, recipe)
-    if not problems:
-        state.keep(key, found)
+def _spot_checks(project: Project, state: State, made: Sequence[Recipe], jobs: int) -> dict[str, list[str]]:
+    """Return the problems of the artefacts that nothing vouches for yet; remember those without."""
+    codes = {recipe.name: code_digest(project, recipe) for recipe in made}
+    found = {recipe.name: fingerprint(project, recipe, codes[recipe.name]) for recipe in made}
+    open_ones = [r for r in made if state.value(f"artefact/{r.name}") != found[r.name]]
+    if not open_ones:
+        return {}
+    with ProcessPoolExecutor(min(jobs, len(open_ones))) as pool:
+        answers = pool.map(partial(artefact_problems, project), open_ones, [codes[r.name] for r in open_ones])
+        problems = {recipe.name: answer for recipe, answer in zip(open_ones, answers, strict=True)}
+    for name, answer in problems.items():
+        if not answer:
+            state.keep(f"artefact/{name}", found[name])
     return problems
 
 

@@ -170,6 +170,7 @@ def check(
     require_fresh: Annotated[
         bool, typer.Option("--require-fresh", help="Fail unless every chapter was regenerated and compared.")
     ] = False,
+    jobs: Jobs = 2,
 ) -> None:
     """Compare what was regenerated with what is committed and with the ledger."""
     from thousand_fingers.book.checks import check as run_checks
@@ -179,7 +180,7 @@ def check(
         chosen = project.chapters(chapters or ())
         if vector_width and (stale := [c for c in chosen if state.why_stale(c, scale.value, vector_width)]):
             raise BookError(f"{stale[0].name} was not executed at vector width {vector_width}: run it first")
-        reports = run_checks(project, state, chosen, scale=scale.value, variant=vector_width)
+        reports = run_checks(project, state, chosen, scale=scale.value, variant=vector_width, jobs=jobs)
         of_this_run = not (chapters or vector_width or timings.get(CHECK_PHASE)) and scale is Scale.ci
         if of_this_run:
             timings.keep(CHECK_PHASE, time.perf_counter() - started)
