@@ -20,6 +20,7 @@ from thousand_fingers.roc import (
     non_members_needed,
     positive_predictive_value,
     roc_curve,
+    supported_point,
 )
 
 SAMPLES = st.lists(
@@ -218,3 +219,11 @@ def test_a_bootstrap_refuses_rates_before_it_draws(fpr):
     with pytest.raises((TypeError, ValueError), match="fpr must be"):
         bootstrap_over_examples([1.0, 2.0, 3.0], [True, False, True], rng=rng, fpr=fpr)
     assert rng.random() == np.random.default_rng(0).random()
+
+
+@pytest.mark.parametrize(("fpr", "non_members", "supported"), [(0.01, 1100, True), (0.01, 1099, False)])
+def test_a_rate_is_claimed_only_where_enough_non_members_stand_behind_it(fpr, non_members, supported):
+    scores = np.arange(non_members + 10)
+    roc = roc_curve(scores, scores >= non_members)
+    point = supported_point(roc, fpr)
+    assert (point == roc.at_fpr(fpr)) if supported else point is None

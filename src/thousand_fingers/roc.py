@@ -263,6 +263,36 @@ def non_members_needed(fpr: float, *, factor: float = 2.0, confidence: float = 0
         false_positives += 1
 
 
+def supported_point(roc: Roc, fpr: float, *, factor: float = 2.0) -> OperatingPoint | None:
+    """Return :meth:`Roc.at_fpr`, or None where there are too few non-members to speak of such a rate.
+
+    Parameters
+    ----------
+    roc : Roc
+        The curve.
+    fpr : float
+        False-positive rate allowed, in (0, 1).
+    factor : float, default 2
+        As in :func:`non_members_needed`, which decides.
+
+    Returns
+    -------
+    OperatingPoint or None
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is out of range.
+
+    Examples
+    --------
+    >>> roc = roc_curve([3.0, 2.0, 1.0, 0.0], [True, True, False, False])
+    >>> supported_point(roc, 0.01) is None
+    True
+    """
+    return roc.at_fpr(fpr) if roc.non_members >= non_members_needed(fpr, factor=factor) else None
+
+
 def positive_predictive_value(tpr: float, fpr: float, prior: float) -> float:
     """Return the probability that an accused example is a member.
 
