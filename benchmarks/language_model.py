@@ -3,8 +3,9 @@
     python benchmarks/language_model.py            32 texts of 64 tokens
     python benchmarks/language_model.py --quick    4 of them
 
-Both read the same GGUF file. transformers' own tokenizer for this file drops a pre-tokenizer, which tells only where
-space stands before digits: both models are given the same token ids, and on how many documentation paragraphs the tokenizers differ is printed.
+Both read the same GGUF file. transformers' own tokenizer for this file drops a pre-tokenizer, which tells
+only where space stands before digits: both models are given the same token ids, and on how many
+documentation paragraphs the tokenizers differ is printed.
 A peer that is not installed is left out and said so. Times are CPU seconds of one thread.
 """
 
