@@ -1,0 +1,1 @@
+"""Marks for synthetic content: texts, images, signed manifests."""
