@@ -178,3 +178,29 @@ def test_parts_computed_elsewhere_are_the_same():
         # any function of the library will do: what travels is its name, not its code
         far = pool.submit(artefacts.compute_part, name, arguments, b"x").result()
     assert far == artefacts.compute_part(name, arguments, b"x")  # type: ignore[arg-type]
+
+
+def test_a_probe_computes_the_beginning_and_compares_it(project):
+    path = project.artefacts_dir / "recipes.toml"
+    path.write_text(RECIPE.format(n=4) + "probe = { n = 2 }\n")
+    make(project)
+    assert problems(project) == []
+    shorter = artefacts.recipes(project)["04_demo"]
+    assert shorter.probe == {"n": 2}
+    stored = project.artefacts_dir / "04_demo.npz"
+    with np.load(stored, allow_pickle=False) as content:
+        arrays = {key: content[key] for key in content.files}
+    arrays["squares"][:, 3] += 1  # beyond the probe: nobody looks
+    np.savez_compressed(stored, **arrays)
+    assert problems(project) == []
+    arrays["squares"][:, 1] += 1
+    np.savez_compressed(stored, **arrays)
+    assert len(problems(project)) == 3
+    assert "does not come out again" in problems(project)[0]
+
+
+def test_a_probe_that_gives_more_than_was_stored_fails(project):
+    path = project.artefacts_dir / "recipes.toml"
+    path.write_text(RECIPE.format(n=4) + "probe = { n = 6 }\n")
+    make(project)
+    assert len(problems(project)) == 3
