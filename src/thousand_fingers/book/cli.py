@@ -1,8 +1,8 @@
 """The console command ``fingers``.
 
 Exit status: 0 all is well · 1 a chapter or an artefact could not be regenerated
-· 2 the command was not understood · 3 a check failed · 4 a data carrier is
-missing or damaged · 130 interrupted.
+· 2 the command was not understood · 3 a check failed · 4 a data carrier, or a
+file given to ``audit``, is missing, damaged or refused · 130 interrupted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 import thousand_fingers
+from thousand_fingers.book.audit import audit
 from thousand_fingers.book.execute import Failure
 from thousand_fingers.book.freshness import State
 from thousand_fingers.book.notebook import needs_of, normalise, notebook_bytes, read_notebook, records_of
@@ -53,6 +54,7 @@ data_app = typer.Typer(
     help="The data carriers: pinned wheels that the book reads its data from.", no_args_is_help=True
 )
 app.add_typer(data_app, name="data")
+app.command()(audit)
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
