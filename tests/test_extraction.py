@@ -31,6 +31,7 @@ from thousand_fingers.extraction import (
     PatientThief,
     ProtectedAPI,
     QuotaExceededError,
+    Redaction,
     RefusedError,
     distil,
     guess_attribute,
@@ -379,6 +380,64 @@ def test_an_attack_that_knows_nothing_is_right_as_often_as_chance() -> None:
 def test_impossible_log_probabilities_are_refused(scores: np.ndarray, prior: np.ndarray | None) -> None:
     with pytest.raises((TypeError, ValueError), match="log_"):
         guess_attribute(scores, rng(), log_prior=prior)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_completions_differ_only_inside_the_square_and_the_first_is_the_record(seed: int) -> None:
+    images, others = rng(seed).random((20, 6, 7)), rng(seed + 10).random((40, 6, 7))
+    labels, other_labels = np.arange(20) % 4, np.arange(40) % 4
+    tried = Redaction(1, 3, 2).completions(images, labels, others, other_labels, decoys=5, rng=rng(seed))
+    assert tried.shape == (20, 6, 6, 7)
+    assert_array_equal(tried[:, 0], images)
+    outside = np.ones((6, 7), dtype=bool)
+    outside[1:3, 3:5] = False
+    assert_array_equal(tried[:, :, outside], np.repeat(images[:, None], 6, axis=1)[:, :, outside])
+    squares = others[:, 1:3, 3:5].reshape(40, -1)
+    for record, label in enumerate(labels):
+        sources = [
+            int(np.flatnonzero((squares == s.ravel()).all(axis=1))[0]) for s in tried[record, 1:, 1:3, 3:5]
+        ]
+        assert len(set(sources)) == 5
+        assert (other_labels[sources] == label).all()
+
+
+def test_the_imputer_is_ridge_regression_and_blind_to_which_completion_is_true() -> None:
+    others = rng().random((200, 3, 3))
+    others[:, 2, 2] = 0.3 * others[:, 0, 0] + 0.5 * others[:, 1, 1] + 0.1
+    redaction = Redaction(2, 2, 1)
+    records = rng(1).random((30, 3, 3))
+    records[:, 2, 2] = 0.3 * records[:, 0, 0] + 0.5 * records[:, 1, 1] + 0.1
+    tried = redaction.completions(
+        records, np.zeros(30, int), others, np.zeros(200, int), decoys=9, rng=rng(2)
+    )
+    prior = redaction.log_prior(tried, others, ridge=1e-6)
+    assert (guess_attribute(np.zeros((30, 10)), rng(), log_prior=prior) == 0).mean() > 0.9
+    order = rng(3).permutation(10)
+    assert_allclose(redaction.log_prior(tried[:, order], others, ridge=1e-6), prior[:, order])
+
+
+@pytest.mark.parametrize(
+    ("square", "decoys", "message"),
+    [
+        ((2, 2, 2), 1, "size must fit"),
+        ((0, 0, 1), 3, "at least 3 images of class 1"),
+        ((0, 0, 1), 0, "decoys"),
+    ],
+)
+def test_a_redaction_that_cannot_be_filled_is_refused(
+    square: tuple[int, int, int], decoys: int, message: str
+) -> None:
+    images = rng().random((4, 3, 3))
+    with pytest.raises(ValueError, match=message):
+        Redaction(*square).completions(images, [1] * 4, images[:2], [1, 1], decoys=decoys, rng=rng())
+
+
+def test_a_redaction_has_a_place_and_leaves_something_to_see() -> None:
+    for wrong in ((-1, 0, 1), (0, -1, 1), (0, 0, 0)):
+        with pytest.raises(ValueError, match="must be"):
+            Redaction(*wrong)
+    with pytest.raises(ValueError, match="around the square"):
+        Redaction(0, 0, 2).log_prior(np.ones((1, 2, 2, 2)), np.ones((3, 2, 2)))
 
 
 # --------------------------------------------------------------------------- membership from labels

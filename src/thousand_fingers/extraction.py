@@ -384,6 +384,150 @@ def invert_classes(
     return image
 
 
+@dataclass(frozen=True)
+class Redaction:
+    """A square of an image that has been blacked out, and what it could have been.
+
+    Parameters
+    ----------
+    row, column : int
+        Upper left pixel, at least 0.
+    size : int
+        Side of the square in pixels, at least 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is out of range.
+    """
+
+    row: int
+    column: int
+    size: int
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("row", 0), ("column", 0), ("size", 1)):
+            object.__setattr__(self, name, integer(name, getattr(self, name), at_least=lowest))
+
+    def completions(
+        self,
+        images: ArrayLike,
+        labels: ArrayLike,
+        others: ArrayLike,
+        other_labels: ArrayLike,
+        *,
+        decoys: int,
+        rng: np.random.Generator,
+    ) -> Floats:
+        """Return every image with its true square, and with squares of other images of its class.
+
+        Parameters
+        ----------
+        images : array-like of float, shape (n, height, width)
+            The records.
+        labels : array-like of int, shape (n,)
+            Their classes.
+        others : array-like of float, shape (m, height, width)
+            Where the wrong squares come from.
+        other_labels : array-like of int, shape (m,)
+            Their classes; of each class at least ``decoys``.
+        decoys : int
+            Wrong squares for each record, at least 1, all of different images.
+        rng : numpy.random.Generator
+            Draws them.
+
+        Returns
+        -------
+        ndarray of float64, shape (n, 1 + decoys, height, width)
+            The record as it is comes first.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If shapes do not match, the square does not fit, or a class has too few others.
+
+        Examples
+        --------
+        >>> images = np.arange(12.0).reshape(3, 2, 2)
+        >>> Redaction(0, 0, 1).completions(images[:1], [0], images[1:], [0, 0], decoys=2,
+        ...                                rng=np.random.default_rng(0))[0, :, 0, 0].tolist()
+        [0.0, 4.0, 8.0]
+        """
+        records = real_array("images", images, ndim=3)
+        classes = integer_array("labels", labels, shape=(len(records),))
+        pool = real_array("others", others, shape=(None, *records.shape[1:]))
+        pool_classes = integer_array("other_labels", other_labels, shape=(len(pool),))
+        decoys = integer("decoys", decoys, at_least=1)
+        numpy_generator("rng", rng)
+        square = self._square(records.shape[1:])
+        completed = np.repeat(records[:, None], 1 + decoys, axis=1)
+        for label in np.unique(classes):
+            same = np.flatnonzero(pool_classes == label)
+            if same.size < decoys:
+                raise ValueError(
+                    f"others must hold at least {decoys} images of class {label}, got {same.size}"
+                )
+            for record in np.flatnonzero(classes == label):
+                chosen = rng.choice(same, decoys, replace=False)
+                completed[record, 1:][:, *square] = pool[chosen][:, *square]
+        return completed
+
+    def log_prior(self, completions: ArrayLike, others: ArrayLike, *, ridge: float = 1.0) -> Floats:
+        r"""Return how well each square fits its surroundings, in the eyes of somebody who never asked the model.
+
+        A ridge regression, learned from other images, predicts the square from the rest of the image. The
+        score is the log-density :math:`-\lVert s-\hat s\rVert^2/(2\hat\sigma^2)` of a Gaussian around the
+        prediction, with the mean squared error on those images for a variance.
+
+        Parameters
+        ----------
+        completions : array-like of float, shape (n, values, height, width)
+            As :meth:`completions` returns them.
+        others : array-like of float, shape (m, height, width)
+            The images to learn from.
+        ridge : float, default 1.0
+            Greater than 0.
+
+        Returns
+        -------
+        ndarray of float64, shape (n, values)
+
+        Raises
+        ------
+        TypeError, ValueError
+            If shapes do not match, the square does not fit, or it is the whole image.
+
+        Examples
+        --------
+        >>> others = np.linspace(0, 1, 50)[:, None, None] * np.ones((1, 2))  # both pixels are alike
+        >>> Redaction(0, 1, 1).log_prior([[[[0.2, 0.2]], [[0.2, 0.9]]]], others, ridge=0.01).argmax()
+        np.int64(0)
+        """
+        tried = real_array("completions", completions, ndim=4)
+        known = real_array("others", others, shape=(None, *tried.shape[2:]))
+        ridge = real_number("ridge", ridge, above=0)
+        square = self._square(tried.shape[2:])
+        around = np.ones(tried.shape[2:], dtype=bool)
+        around[square] = False
+        if not around.any():
+            raise ValueError("size must leave something of the image around the square")
+        given, hidden = known[:, around], known[:, *square].reshape(len(known), -1)
+        centre, level = given.mean(axis=0), hidden.mean(axis=0)
+        centred = given - centre
+        weights = np.linalg.solve(
+            centred.T @ centred + ridge * np.eye(centred.shape[1]), centred.T @ (hidden - level)
+        )
+        variance = np.square(hidden - level - centred @ weights).mean()
+        predicted = level + (tried[:, 0][:, around] - centre) @ weights
+        seen = tried[:, :, *square].reshape(*tried.shape[:2], -1)
+        return -np.square(seen - predicted[:, None]).sum(axis=2) / (2 * max(variance, np.finfo(float).tiny))
+
+    def _square(self, shape: tuple[int, ...]) -> tuple[slice, slice]:
+        if max(self.row + self.size - shape[0], self.column + self.size - shape[1]) > 0:
+            raise ValueError(f"size must fit into images of {shape[0]} by {shape[1]} pixels, got {self}")
+        return slice(self.row, self.row + self.size), slice(self.column, self.column + self.size)
+
+
 def guess_attribute(
     log_confidence: ArrayLike, rng: np.random.Generator, *, log_prior: ArrayLike | None = None
 ) -> Ints:
