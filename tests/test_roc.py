@@ -14,6 +14,7 @@ from scipy import stats
 
 from thousand_fingers.intervals import clopper_pearson
 from thousand_fingers.roc import (
+    auc_difference_interval,
     bootstrap_over_examples,
     chance_interval,
     log_tpr_fpr,
@@ -227,3 +228,61 @@ def test_a_rate_is_claimed_only_where_enough_non_members_stand_behind_it(fpr, no
     roc = roc_curve(scores, scores >= non_members)
     point = supported_point(roc, fpr)
     assert (point == roc.at_fpr(fpr)) if supported else point is None
+
+
+def correlated_scores(n: int = 400, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Two scores that share most of their noise; the first is a little better."""
+    rng = np.random.default_rng(seed)
+    members = np.arange(n) < n // 2
+    shared = rng.normal(size=n)
+    first, second = (shared + 0.5 * rng.normal(size=n) + gap * members for gap in (1.3, 1.1))
+    return first, second, members
+
+
+def test_the_interval_of_a_difference_is_that_of_resampling_examples_in_pairs():
+    first, second, members = correlated_scores()
+    rng = np.random.default_rng(1)
+    drawn = []
+    for _ in range(1000):
+        rows = rng.integers(members.size, size=members.size)
+        areas = [roc_curve(scores[rows], members[rows]).auc for scores in (first, second)]
+        drawn.append(areas[0] - areas[1])
+    low, high = auc_difference_interval(first, second, members)
+    wanted = np.quantile(drawn, [0.025, 0.975])
+    np.testing.assert_allclose([low, high], wanted, atol=0.15 * (high - low))
+    middle = roc_curve(first, members).auc - roc_curve(second, members).auc
+    assert (low + high) / 2 == pytest.approx(middle)
+
+
+def test_a_difference_is_seen_that_the_two_intervals_alone_would_hide():
+    first, second, members = correlated_scores()
+    rng = np.random.default_rng(2)
+    alone = [bootstrap_over_examples(s, members, rng=rng).auc for s in (first, second)]
+    assert alone[0].low < alone[1].high
+    assert auc_difference_interval(first, second, members).low > 0
+    low, high = auc_difference_interval(second, first, members)
+    assert (-high, -low) == pytest.approx(auc_difference_interval(first, second, members))
+
+
+def test_a_difference_depends_on_ranks_only_and_allows_infinities():
+    first, second, members = correlated_scores()
+    stretched = np.where(first > 2.5, np.inf, np.exp(first))
+    capped = np.minimum(first, 2.5)
+    wanted = auc_difference_interval(np.where(first > 2.5, 2.5, first), second, members)
+    assert auc_difference_interval(capped, second, members) == wanted
+    assert auc_difference_interval(stretched, second, members) == pytest.approx(wanted, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("first", "members", "message"),
+    [
+        ([1.0, 2.0, math.nan, 3.0], [True, True, False, False], "NaN"),
+        ([1.0, 2.0, 3.0, 4.0], [True, False, False, False], "at least two"),
+        ([[1.0, 2.0, 3.0, 4.0]], [[True, True, False, False]], "one axis"),
+        ([1.0, 2.0], [True, True], "both kinds"),
+        ([1.0, 2.0, 3.0], [True, False], "shape"),
+    ],
+)
+def test_a_difference_of_what_has_no_area_is_refused(first, members, message):
+    with pytest.raises(ValueError, match=message):
+        auc_difference_interval(first, first, members)

@@ -593,7 +593,7 @@ def bag_of_words_scores(
 
     References
     ----------
-    [Das2025]
+    [Das2024]
 
     Examples
     --------
