@@ -101,7 +101,7 @@ def test_rounding_above_zero_is_mended_and_more_is_not(tmp_path):
 def test_lists_of_texts(tmp_path):
     path = write_lines(tmp_path / "m.jsonl", {"text": "Grüße"}, {"id": 7, "text": "two\nlines"})
     listed = read_texts(path)
-    assert listed.ids == ("m.jsonl, line 1", "7")
+    assert listed.ids == (f"{path}, line 1", "7")
     assert listed.texts == ("Grüße", "two\nlines")
     assert read_texts(write_lines(path, {"id": "x"}, {"id": "y"})).texts is None
     plain = tmp_path / "m.txt"

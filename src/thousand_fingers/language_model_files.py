@@ -109,9 +109,7 @@ or convert it to GGUF
     if path.is_dir():
         return _load_folder(path)
     require_file(path)
-    with path.open("rb") as stream:
-        start = stream.read(9)
-    if start[:4] == b"GGUF":
+    if _beginning(path) == b"GGUF":
         return _load_gguf(path)
     if path.suffix == ".safetensors":
         return _load_safetensors(path.parent, [path])
@@ -136,9 +134,11 @@ def refuse_pickles(path: Path) -> None:
     >>> refuse_pickles(Path("scores.jsonl"))
     """
     what = PICKLES.get(path.suffix.lower())
-    if what is None and path.is_file():
-        with path.open("rb") as stream:
-            start = stream.read(2)
+    if what is None:
+        try:
+            start = _beginning(path) if path.is_file() else b""
+        except OSError as error:
+            raise FileRefusedError(path, f"cannot be read: {error.strerror}") from None
         if start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
             what = "a pickle, whatever its name"
     if what is not None:
@@ -170,11 +170,15 @@ def require_file(path: Path) -> None:
             raise FileRefusedError(path, "there is no such file")
         if not path.is_file():
             raise FileRefusedError(path, "is not an ordinary file")
-        with path.open("rb") as stream:
-            if not stream.read(1):
-                raise FileRefusedError(path, "is empty")
+        if not _beginning(path):
+            raise FileRefusedError(path, "is empty")
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise FileRefusedError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(4)
 
 
 def parse_json(text: str) -> Any:
@@ -362,7 +366,8 @@ def _read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not isinstance(step, int) or step < 1:
         raise FileRefusedError(path, f"has the impossible alignment {step}")
     start = math.ceil(cursor.place / step) * step
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
+    left = len(data)  # no byte is read twice
     for name, shape, kind, offset in entries:
         try:
             quantization = GGMLQuantizationType(kind)
@@ -371,7 +376,8 @@ def _read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             raise FileRefusedError(path, f"stores {name} in the unknown form {kind}") from None
         rows, columns = math.prod(shape[:-1]), shape[-1]
         length = rows * (columns // block * size)
-        if not length or columns % block or start + offset + length > len(data):
+        left -= length
+        if not length or left < 0 or columns % block or start + offset + length > len(data):
             raise FileRefusedError(path, f"is cut off or damaged: {name} does not fit into it")
         if name in tensors:
             raise FileRefusedError(path, f"holds {name} twice")
@@ -507,6 +513,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     if not isinstance(header, dict):
         raise FileRefusedError(path, "has a damaged header: it is no table")
     tensors = {}
+    left = len(data)  # no byte is read twice
     for name, entry in header.items():
         if name == "__metadata__":
             continue
@@ -518,7 +525,8 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         if not isinstance(kind, str) or kind not in _ITEM_SIZES:
             raise FileRefusedError(path, f"stores {name} as {kind}; {', '.join(_ITEM_SIZES)} are supported")
         fits = whole and 0 <= start <= end <= len(data) - 8 - length
-        if not fits or end - start != math.prod(shape) * _ITEM_SIZES[kind]:
+        left -= end - start if fits else 0
+        if not fits or left < 0 or end - start != math.prod(shape) * _ITEM_SIZES[kind]:
             raise FileRefusedError(path, f"is cut off or damaged: {name} does not fit into it")
         raw = np.array(data[8 + length + start : 8 + length + end])
         if kind == "BF16":  # the upper half of a float32

@@ -36,7 +36,13 @@ from thousand_fingers.error_zone import (
 )
 from thousand_fingers.intervals import Interval, clopper_pearson
 from thousand_fingers.language_model import token_table
-from thousand_fingers.language_model_files import FileRefusedError, LoadedModel, load_language_model
+from thousand_fingers.language_model_files import (
+    FileRefusedError,
+    LoadedModel,
+    load_language_model,
+    refuse_pickles,
+    require_file,
+)
 from thousand_fingers.roc import (
     OperatingPoint,
     Roc,
@@ -66,8 +72,11 @@ _TITLES = {
     "min_k": "Min-K% (20%)",
     "min_k_plus_plus": "Min-K%++ (20%)",
 }
+_KINDS = (".jsonl", ".npz", ".gguf", ".safetensors")
 _ARRAYS = ("log_probabilities", "correct", "expected", "deviation", "tokens")
-_MOST_BAGS = 1000  # texts of each kind that the bag of words looks at: it takes quadratic memory
+_MOST_BAGS = 500  # texts of each kind that the bag of words looks at: its table has all their words
+_BAG_LENGTH = 10_000  # characters of a text that it looks at
+_LONGEST = 1024  # tokens of a text that a model reads unasked: longer ones take gigabytes
 _DOES_NOT_SAY = (
     "that a text with a high score was in the training set: how sure that is depends on how rare members are "
     "among the texts asked about",
@@ -475,7 +484,7 @@ def _controls(
         bags = [" ".join(f"t{token}" for token in target.tokens[row]).translate(spelled) for row in rows]
         name, title = "bag_of_tokens", "Counting tokens"
     else:
-        bags, name, title = [texts[row] for row in rows], "bag_of_words", "Counting words"
+        bags, name, title = [texts[row][:_BAG_LENGTH] for row in rows], "bag_of_words", "Counting words"
     scores = bag_of_words_scores(bags, truth[rows], rng=rng)
     return (*found, _control(name, title, scores, truth[rows], fitted=True))
 
@@ -551,7 +560,8 @@ def audit_files(
     fpr : sequence of float, default (0.01, 0.001)
         As in :func:`audit`.
     max_tokens : int, optional
-        Longer texts are cut for a model. Without it they are refused if they exceed what it was made for.
+        Longer texts are cut for a model. Without it texts are refused that exceed what the model was made
+        for, or 1,024 tokens.
     progress : callable, optional
         Called with what is being done, and how much of how much is.
 
@@ -590,6 +600,13 @@ def audit_files(
     said: list[ReadStatistics] = []
     sources: list[dict[str, Any]] = []
     for role, path in (("target", target), ("reference", reference)):
+        refuse_pickles(path)
+        if not path.is_dir():
+            require_file(path)
+            if path.suffix not in _KINDS:
+                raise FileRefusedError(
+                    path, f"is not of a kind that is read: {', '.join(_KINDS)}, or a folder with a model"
+                )
         if path.suffix in (".jsonl", ".npz"):
             read = read_statistics(path)
             said.append(_chosen(path, read, ids))
@@ -660,6 +677,7 @@ def _ask(
     """Return what a model says about texts, and how many of them were cut."""
     loaded.tokenizer.no_truncation()
     loaded.tokenizer.no_padding()
+    longest = loaded.context if max_tokens is not None else min(loaded.context or _LONGEST, _LONGEST)
     rows, cut = [], 0
     for name, text in zip(ids, texts, strict=True):
         row = loaded.tokenizer.encode(text).ids
@@ -667,11 +685,10 @@ def _ask(
             row, cut = row[:max_tokens], cut + 1
         if len(row) < 2:
             raise FileRefusedError(path, f"the text {name!r} has fewer than two tokens: nothing to score")
-        if loaded.context is not None and len(row) > loaded.context:
+        if longest is not None and len(row) > longest:
             raise FileRefusedError(
                 path,
-                f"the text {name!r} has {len(row)} tokens, the model reads {loaded.context}: "
-                f"cut texts with --max-tokens",
+                f"the text {name!r} has {len(row):,} tokens: cut texts with --max-tokens, to {longest:,} or fewer",
             )
         if max(row) >= loaded.model.architecture.vocabulary:
             raise FileRefusedError(path, "has a tokenizer with more tokens than the model knows")

@@ -180,7 +180,7 @@ def read_texts(path: Path) -> ListedTexts:
             raise FileRefusedError(path, f"{where}: text must be a string with something in it")
         if content is not None and not _encodes(content):
             raise FileRefusedError(path, f"{where}: text holds half a character (a lone surrogate)")
-        name = _name(path, where, line) if "id" in line else f"{path.name}, {where}"
+        name = _name(path, where, line) if "id" in line else f"{path}, {where}"
         if name in ids:
             raise FileRefusedError(path, f"{where}: the id {name!r} stands there twice")
         ids[name] = content

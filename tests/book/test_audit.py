@@ -94,20 +94,38 @@ def test_the_same_files_give_the_same_report(files):
 
 
 @pytest.mark.parametrize("end", [".json", ".png"])
-def test_an_earlier_report_is_not_overwritten(files, end):
+def test_nothing_but_an_earlier_report_is_overwritten_and_that_only_when_told_to(files, end):
     (files / f"report{end}").write_text("precious")
-    with pytest.raises(UsageError, match="--force"):
-        run("--out", "report")
+    for more in ([], ["--force"]):
+        with pytest.raises(UsageError, match="is no earlier report"):
+            run("--out", "report", *more)
     assert (files / f"report{end}").read_text() == "precious"
-    assert run("--out", "report", "--force").exit_code == 0
-    assert (files / f"report{end}").read_bytes() != b"precious"
+    assert run("--out", f"other{end}").exit_code == 0
+    earlier = (files / f"other{end}").read_bytes()
+    with pytest.raises(UsageError, match="--force"):
+        run("--out", "other")
+    assert (files / f"other{end}").read_bytes() == earlier
+    assert run("--out", "other", "--force").exit_code == 0
+    assert left(files) == {f"report{end}", "other.json", "other.png"}
 
 
-def test_an_input_is_never_overwritten(files):
-    (files / "members.txt").rename(files / "members.json")
-    (files / "members.txt").symlink_to("members.json")
-    with pytest.raises(UsageError, match="one of the files to be read"):
-        run("--out", "members", "--force")
+@pytest.mark.parametrize("name", ["", ".", "/", "..", "x" * 300, "loop/x"])
+def test_a_name_that_is_none_is_a_usage_error(files, name):
+    (files / "loop").symlink_to("loop")
+    with pytest.raises((UsageError, BookError), match=r"--out|cannot write"):
+        run("--out", name)
+    assert left(files) == {"loop"}
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 300 + ".jsonl", "loop", "loop/x.npz", "loop.gguf", "dir.jsonl", "a\nb"]
+)
+def test_names_that_are_no_files_are_refused(files, name):
+    (files / "loop").symlink_to("loop")
+    (files / "loop.gguf").symlink_to("loop.gguf")
+    (files / "dir.jsonl").mkdir()
+    for option in FILES:
+        assert run(**{option: name}).exit_code == 4, option
 
 
 def test_a_refused_file_leaves_nothing_behind(files):

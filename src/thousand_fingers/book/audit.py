@@ -59,14 +59,7 @@ def audit(
     for rate in rates:
         if not 0 < rate < 1:
             raise UsageError(f"--fpr must be > 0 and < 1, got {rate}")
-    report_path, figure_path = (output.with_name(output.name + end) for end in (".json", ".png"))
-    for path in (report_path, figure_path):
-        if path.exists() and not force:
-            raise UsageError(f"{path} exists: choose another name with --out, or overwrite it with --force")
-        if path.exists() and any(
-            path.samefile(given) for given in (target, members, non_members, reference) if given.exists()
-        ):
-            raise UsageError(f"{path} is one of the files to be read: choose another name with --out")
+    report_path, figure_path = _outputs(output, force)
     try:
         with _Bars() as bars:
             report, inputs = audit_files(
@@ -84,12 +77,12 @@ def audit(
             "seed": seed,
             "figure": {"file": figure_path.name, "alt": report_alt(report)},
         }
-        try:
-            write_atomically(figure_path, report_png(report))
-            text = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-            write_atomically(report_path, text.encode("utf-8"))
-        except OSError as error:
-            raise BookError(f"cannot write {report_path}: {error.strerror}") from None
+        text = json.dumps(about, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        for path, data in ((figure_path, report_png(report)), (report_path, text.encode("utf-8"))):
+            try:
+                write_atomically(path, data)
+            except OSError as error:
+                raise BookError(f"cannot write {path}: {error.strerror}") from None
     except FileRefusedError as error:
         err.print(f"[red]refused:[/] {escape(str(error))}", soft_wrap=True)
         raise typer.Exit(_FILES_REFUSED) from None
@@ -98,6 +91,27 @@ def audit(
         raise typer.Exit(_INTERRUPTED) from None
     _print(report)
     out.print(f"written: {report_path}, {figure_path}", soft_wrap=True)
+
+
+def _outputs(name: Path, force: bool) -> tuple[Path, Path]:
+    """Return where report and figure go; overwrite nothing but an earlier report, and that only if told to."""
+    if name.suffix in (".json", ".png"):
+        name = name.with_suffix("")
+    if not name.name.strip("."):
+        raise UsageError(f"--out must be the name of a file, got {str(name)!r}")
+    paths = name.with_name(f"{name.name}.json"), name.with_name(f"{name.name}.png")
+    for path, sign in zip(paths, (b'"format": "thousand-fingers/membership-audit"', b"\x89PNG"), strict=True):
+        try:
+            if not path.exists():
+                continue
+            ours = path.is_file() and sign in path.read_bytes()[:200]
+        except OSError as error:
+            raise UsageError(f"--out does not work, {path}: {error.strerror}") from None
+        if not ours:
+            raise UsageError(f"{path} is no earlier report: choose another name with --out")
+        if not force:
+            raise UsageError(f"{path} exists: choose another name with --out, or overwrite it with --force")
+    return paths
 
 
 def _print(report: Report) -> None:
