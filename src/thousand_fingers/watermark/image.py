@@ -22,6 +22,7 @@ from matplotlib.colors import LightSource
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 from scipy import ndimage, special, stats
+from scipy.linalg import solve_triangular
 
 from thousand_fingers.validation import choice, integer, numpy_generator, real_array, real_number
 
@@ -33,7 +34,7 @@ _Pixels = TypeVar("_Pixels", Bytes, Floats)
 #: Side of the tile in pixels, bits in it, and the spatial frequencies (cycles per pixel) that it uses.
 TILE, N_BITS, BAND = 64, 48, (0.05, 0.22)
 #: Sizes, relative to the marked image, at which :func:`detect` looks for the tile unless told otherwise.
-SCALES = (1.0, 0.5, 0.6, 2 / 3, 0.7, 0.75, 0.8, 0.9, 1.1, 1.2, 1.25, 4 / 3, 1.5, 1.75, 2.0)
+SCALES = (1.0, 0.5, 2 / 3, 0.75, 0.8, 0.9, 1.1, 1.25, 4 / 3, 1.5, 2.0)
 # From here on detect looks no further.
 _BEYOND_DOUBT = 1e-15
 # The pattern that gives the place is this much stronger than the 48 others together.
@@ -110,9 +111,14 @@ def patterns(key: int) -> Floats:
 @lru_cache(maxsize=32)
 def _patterns(key: int) -> Floats:
     noise = np.random.default_rng(key).standard_normal((N_BITS + 1, TILE, TILE))
-    inside = np.fft.ifft2(np.fft.fft2(noise) * _band_mask()).real.reshape(N_BITS + 1, -1)
-    orthonormal, triangle = np.linalg.qr(inside.T)
-    return (orthonormal * np.sign(np.diag(triangle))).T.reshape(noise.shape)
+    spectra = np.fft.rfft2(noise) * _band_mask()[:, : TILE // 2 + 1]
+    # The half of the spectrum that is kept stands for both halves, except in the first column.
+    half = spectra[:, _band_mask()[:, : TILE // 2 + 1]]
+    weight = np.sqrt(np.where(np.nonzero(_band_mask()[:, : TILE // 2 + 1])[1] == 0, 1, 2)) / TILE
+    triangle = np.linalg.qr(np.concatenate([half.real * weight, half.imag * weight], axis=1).T, mode="r")
+    triangle *= np.sign(np.diag(triangle))[:, None]
+    flat = solve_triangular(triangle, spectra.reshape(N_BITS + 1, -1), trans="T")
+    return np.fft.irfft2(flat.reshape(spectra.shape), s=(TILE, TILE))
 
 
 @lru_cache(maxsize=1)
