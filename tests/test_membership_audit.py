@@ -245,6 +245,18 @@ def test_without_texts_and_tokens_the_report_says_that_it_could_not_look():
     assert "correct" in missing["ez"]
 
 
+def test_deviations_that_contradict_the_means_cost_one_score_and_not_the_report():
+    rng = np.random.default_rng(8)
+    target, reference = statistics(40, rng)
+    odd = TokenStatistics(
+        target.log_probabilities, target.correct, target.expected, np.zeros_like(target.deviation)
+    )
+    report = audit(odd, reference, np.arange(40) < 20, rng=rng)
+    (missing,) = [f for f in report.findings if f.roc is None and f.name != "zlib"]
+    assert missing.name == "min_k_plus_plus"
+    assert "above 0" in missing.missing
+
+
 def test_swapped_files_are_noticed():
     rng = np.random.default_rng(8)
     target, reference = statistics(200, rng, gain=1.0, members=100)
@@ -451,9 +463,10 @@ def test_texts_are_members_or_not(bed, tmp_path):
     same = {"id": "copy", "text": members[3]["text"].upper().replace(" ", "  ")}
     write_jsonl(path, [same, *others])
     assert "the text 'copy' is the member 'm3'" in refusal(bed, non_members=path)
-    ids = tmp_path / "ids.txt"
-    ids.write_text("\n".join(line["id"] for line in members))
-    assert "holds no texts" in refusal(bed, members=ids)
+    ids = {name: tmp_path / f"{name}.txt" for name in ("members", "non_members")}
+    ids["members"].write_text("\n".join(line["id"] for line in members))
+    ids["non_members"].write_text("\n".join(line["id"] for line in others))
+    assert "holds no texts" in refusal(bed, members=ids["members"])
     lines = [json.loads(line) for line in (bed / "target.jsonl").read_text().splitlines()]
     twin = next(line for line in lines if line["id"] == "m5") | {"id": "n5"}
     for drop in ((), ("tokens",)):
@@ -462,7 +475,7 @@ def test_texts_are_members_or_not(bed, tmp_path):
             for line in lines
         ]
         scores = write_jsonl(tmp_path / "twin.jsonl", short)
-        assert "says the same of 'n5' and of the member 'm5'" in refusal(bed, scores, scores)
+        assert "says the same of 'n5' and of the member 'm5'" in refusal(bed, scores, scores, **ids)
 
 
 def test_a_text_that_stands_twice_among_the_members_is_mentioned(bed, tmp_path):

@@ -60,6 +60,8 @@ Progress = Callable[[str, int, int], None]
 
 #: Fewest texts of each kind: below, not even the area can be told from chance.
 FEWEST = 10
+#: Lowest false-positive rate that may be asked for: it would take twelve million non-members.
+LOWEST_FPR = 1e-6
 #: Probability of calling chance a leak, over all tests of a report together.
 LEVEL = 0.01
 FORMAT, VERSION = "thousand-fingers/membership-audit", 1
@@ -313,7 +315,7 @@ def audit(
     has_correct : bool, default True
         Whether ``target.correct`` means anything; without it there is no error zone.
     fpr : sequence of float, default (0.01, 0.001)
-        False-positive rates in (0, 1).
+        False-positive rates from :data:`LOWEST_FPR` to 0.5.
 
     Returns
     -------
@@ -340,7 +342,7 @@ def audit(
     """
     truth = boolean_array("members", members, shape=(len(target),))
     numpy_generator("rng", rng)
-    rates = tuple(real_number("fpr", rate, above=0, below=1) for rate in fpr)
+    rates = tuple(real_number("fpr", rate, at_least=LOWEST_FPR, at_most=0.5) for rate in fpr)
     n_members, n_non_members = int(truth.sum()), int((~truth).sum())
     if min(n_members, n_non_members) < FEWEST:
         raise ValueError(
@@ -357,9 +359,7 @@ def audit(
         "calibrated": calibrated_scores(target, reference),
         "zlib": "needs the texts" if texts is None else zlib_scores(target, texts),
         "min_k": min_k_scores(target),
-        "min_k_plus_plus": "needs `expected` and `deviation`"
-        if target.expected is None
-        else min_k_plus_plus_scores(target),
+        "min_k_plus_plus": _min_k_plus_plus(target),
     }
     findings = tuple(_finding(name, score, truth, rates, rng) for name, score in values.items())
     controls = _controls(target, reference, truth, texts, rng)
@@ -418,6 +418,16 @@ def chance_of_finding(
     found = integer("true_positives", true_positives, at_least=0, at_most=members)
     allowed = integer("false_positives_allowed", false_positives_allowed, at_least=0, at_most=non_members - 1)
     return float(stats.hypergeom.cdf(allowed, members + non_members, non_members, found + allowed))
+
+
+def _min_k_plus_plus(target: TokenStatistics) -> Floats | str:
+    if target.expected is None:
+        return "needs `expected` and `deviation`"
+    with np.errstate(invalid="ignore"):
+        scores = min_k_plus_plus_scores(target)
+    if np.isnan(scores).any():  # infinitely far above and below the mean in one text
+        return "needs a `deviation` above 0 wherever `log_probabilities` differs from `expected`"
+    return scores
 
 
 def _finding(
@@ -621,7 +631,8 @@ def audit_files(
             sources.append({"kind": loaded.kind, "files": _digests(loaded.files), "texts_cut": cut})
             del loaded
     _require_same_tokens(reference, said[0], said[1])
-    _require_different_texts(target, said[0].statistics, ids, truth)
+    if texts is None:
+        _require_different_texts(target, said[0].statistics, ids, truth)
     report = audit(
         said[0].statistics,
         said[1].statistics,
@@ -745,14 +756,12 @@ def _require_same_tokens(path: Path, target: ReadStatistics, reference: ReadStat
 def _require_different_texts(path: Path, target: TokenStatistics, ids: tuple[str, ...], truth: Bools) -> None:
     """Refuse a text that is member and non-member: the same tokens, or the same numbers to the last digit."""
     rows = target.log_probabilities if target.tokens is None else target.tokens
-    if target.tokens is None and target.scored.sum(axis=1).min() < 8:
-        return  # a few rounded numbers can agree by accident
-    known = {row.tobytes(): name for row, name in zip(rows[truth], np.array(ids)[truth], strict=True)}
-    for row, name in zip(rows[~truth], np.array(ids)[~truth], strict=True):
-        if row.tobytes() in known:
+    long = target.scored.sum(axis=1) >= 8  # shorter ones can agree by accident
+    known = {rows[i].tobytes(): ids[i] for i in np.flatnonzero(truth & long)}
+    for i in np.flatnonzero(~truth & long):
+        if rows[i].tobytes() in known:
             raise FileRefusedError(
-                path,
-                f"says the same of {str(name)!r} and of the member {str(known[row.tobytes()])!r}: one text",
+                path, f"says the same of {ids[i]!r} and of the member {known[rows[i].tobytes()]!r}: one text"
             )
 
 

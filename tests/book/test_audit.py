@@ -141,9 +141,9 @@ def test_a_refused_file_leaves_nothing_behind(files):
     assert left(files) == {"bad.pkl", "[red]bad.jsonl"}
 
 
-@pytest.mark.parametrize("rate", ["0", "1", "-0.1", "nan", "2"])
+@pytest.mark.parametrize("rate", ["0", "1", "-0.1", "nan", "2", "1e-300"])
 def test_an_impossible_rate_is_a_usage_error(files, rate):
-    with pytest.raises(UsageError, match=r"--fpr must be > 0 and < 1"):
+    with pytest.raises(UsageError, match=r"--fpr must be >= 0\.000001 and <= 0\.5"):
         run("--fpr", rate)
 
 

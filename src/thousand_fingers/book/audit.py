@@ -53,12 +53,12 @@ def audit(
 
     from thousand_fingers.figures.membership_audit import report_alt, report_png
     from thousand_fingers.language_model_files import FileRefusedError
-    from thousand_fingers.membership_audit import audit_files
+    from thousand_fingers.membership_audit import LOWEST_FPR, audit_files
 
     rates = sorted(set(fpr or (0.01, 0.001)), reverse=True)
     for rate in rates:
-        if not 0 < rate < 1:
-            raise UsageError(f"--fpr must be > 0 and < 1, got {rate}")
+        if not LOWEST_FPR <= rate <= 0.5:
+            raise UsageError(f"--fpr must be >= {LOWEST_FPR:f} and <= 0.5, got {rate}")
     report_path, figure_path = _outputs(output, force)
     try:
         with _Bars() as bars:
