@@ -7,6 +7,7 @@ that the chapter has computed, and draws them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -44,7 +45,7 @@ def words(panels: Sequence[Axes], rows: Sequence[tuple[str, Sequence[str], Seque
                 )
             )
             panel.text(
-                x + width / 2, y - 0.03, shown, fontsize=8, ha="center", va="center", family="monospace"
+                x + width / 2, y - 0.03, shown, fontsize=9, ha="center", va="center", family="monospace"
             )
             x += width
         panel.set_ylim(y - 0.7, 1.4)
@@ -63,7 +64,7 @@ def null_scores(panels: Sequence[Axes], scores: Mapping[str, Mapping[str, Floats
             panel.stairs(heights, edges, color=PALETTE[i], ls=DASHES[i], lw=1.6, label=kind)
         panel.axvline(threshold, color="black", lw=0.8, ls=":")
         panel.set(xlabel=f"z, {name}", ylabel="density")
-    panels[0].legend(loc="upper left", fontsize=8)
+    panels[0].legend(loc="upper left", fontsize=9)
 
 
 def lengths(ax: Axes, counted: Sequence[int], curves: Mapping[str, Floats], threshold: float) -> None:
@@ -86,14 +87,20 @@ def lengths(ax: Axes, counted: Sequence[int], curves: Mapping[str, Floats], thre
     ax.set(xlabel="tokens of the text", ylabel="z, every pair counted once", xscale="log")
     ax.set_xticks(counted, [str(n) for n in counted])
     ax.minorticks_off()
-    ax.legend(loc="upper left", fontsize=8, ncols=2)
+    ax.legend(loc="upper left", fontsize=9, ncols=2)
 
 
 def bound(panels: Sequence[Axes], kinds: Mapping[str, tuple[Floats, Floats, Floats]]) -> None:
     """Draw green tokens against the theorem's bound, and z against entropy; (bound, found), (entropy, z)."""
     most = 0.0
     for i, (kind, (promised, found, entropy_z)) in enumerate(kinds.items()):
-        style = {"color": PALETTE[i], "marker": MARKERS[i], "ls": "", "label": kind, "mfc": "none"}
+        style: dict[str, Any] = {
+            "color": PALETTE[i],
+            "marker": MARKERS[i],
+            "ls": "",
+            "label": kind,
+            "mfc": "none",
+        }
         panels[0].plot(promised, found, **style)
         panels[1].plot(*entropy_z, **style)
         most = max(most, float(found.max()))
@@ -101,7 +108,7 @@ def bound(panels: Sequence[Axes], kinds: Mapping[str, tuple[Floats, Floats, Floa
     panels[0].set(xlabel="theorem: expected at least", ylabel="green tokens found (with repeats)")
     panels[1].axhline(4, color="grey", lw=1, ls=":")
     panels[1].set(xlabel="mean entropy of a token (nats)", ylabel="z, every pair counted once")
-    panels[0].legend(loc="upper left", fontsize=8)
+    panels[0].legend(loc="upper left", fontsize=9)
 
 
 def edits(
@@ -120,7 +127,7 @@ def edits(
     panels[1].plot(kept, pasted[0], color=PALETTE[0], marker="o", ls="", label="measured")
     for panel in panels:
         panel.axhline(threshold, color="grey", lw=1, ls=":")
-        panel.legend(loc="upper right" if panel is panels[0] else "upper left", fontsize=8)
+        panel.legend(loc="upper right" if panel is panels[0] else "upper left", fontsize=9)
         panel.set_ylim(bottom=min(-0.5, panel.get_ylim()[0]))
     panels[0].set(xlabel="share of tokens edited", ylabel="mean z of eight stories")
     panels[1].set(xlabel="share of the text that is marked", ylabel="mean z of eight stories")
@@ -159,4 +166,4 @@ def walks(
     panels[0].axhline(threshold, color="grey", lw=1, ls=":")
     panels[0].set_ylabel("z")
     panels[1].set_ylabel("perplexity under the attacker's model")
-    panels[0].legend(loc="upper right", fontsize=8)
+    panels[0].legend(loc="upper right", fontsize=9)
