@@ -95,7 +95,9 @@ def attacker(
     for i, (name, curve) in enumerate(likeness.items()):
         panels[0].plot(lags, curve, color=PALETTE[i], ls=DASHES[i], lw=1.3, label=name)
     panels[0].set(xlabel="shift (pixels)", ylabel="likeness to itself")
-    panels[0].legend(loc="upper left")
+    highest = max(float(curve.max()) for curve in likeness.values())
+    panels[0].set_ylim(top=1.8 * highest)  # the legend lies above the peak
+    panels[0].legend(loc="upper left", handlelength=1.6, borderaxespad=0.1)
     for i, (name, (left, decibel)) in enumerate(removal.items()):
         for panel, values in zip(panels[1:], (left, decibel), strict=True):
             panel.plot(amounts, values, color=PALETTE[i], ls=DASHES[i], marker=MARKERS[i], label=name)
