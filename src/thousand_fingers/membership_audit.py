@@ -82,8 +82,8 @@ _LONGEST = 1024  # tokens of a text that a model reads unasked: longer ones take
 _DOES_NOT_SAY = (
     "that a text with a high score was in the training set: how sure that is depends on how rare members are "
     "among the texts asked about",
-    "that nothing leaks where nothing was found: stronger attacks exist (shadow models, extraction), and each "
-    "finds more",
+    "that nothing leaks where nothing was found: stronger attacks exist (shadow models, extraction) and may "
+    "find more",
     "anything about texts unlike those tested; the few that a model has learned by heart are the first to leak "
     "and the last to show in an average",
     "that any guarantee holds: only training with differential privacy gives one",
@@ -232,7 +232,7 @@ class Report:
         if self.outcome == "no evidence":
             return (
                 "No evidence of a leak: no score tells members from non-members better than chance. With "
-                f"{self.members} members and {self.non_members} non-members, an area above "
+                f"{self.members} members and {self.non_members} non-members, a measured area above "
                 f"{self.detectable_auc:.3f} would have shown."
             )
         best = min(self.leaking, key=lambda finding: min(finding.p_values))
