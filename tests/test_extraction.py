@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import pickle
 import sys
 import threading
 from collections.abc import Callable
@@ -613,6 +614,56 @@ def test_a_clock_without_a_time_zone_is_an_error_of_the_operator(reading: Any) -
         api.query("ada", np.zeros((1, 5)))
     with pytest.raises(TypeError, match="time zone"):
         ManualClock(reading)
+
+
+def test_a_clock_that_fails_locks_nobody_out() -> None:
+    readings = iter([NOON, None, NOON])
+
+    def clock() -> datetime:
+        reading = next(readings)
+        if reading is None:
+            raise OSError("no time today")
+        return reading
+
+    api = ProtectedAPI(scores_of, n_inputs=5, daily_quota=2, clock=clock)
+    api.query("ada", np.zeros((1, 5)))
+    with pytest.raises(OSError, match="no time"):
+        api.query("ada", np.zeros((1, 5)))
+    api.query("ada", np.zeros((1, 5)))  # the failed reading charged nothing and left no lock behind
+    assert api.audit().answered == 2
+
+
+def test_refusals_cross_process_boundaries_whole() -> None:
+    for error in (
+        QuotaExceededError(4, 3, NOON),
+        InvalidQueryError("rows must be finite"),
+        ClockWentBackError("earlier"),
+        ModelFailureError("failed"),
+    ):
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error)
+        assert str(copy) == str(error)
+        assert vars(copy) == vars(error)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (row for row in [[0.0] * 5]),
+        {0: [0.0] * 5},
+        np.ma.masked_array(np.full((1, 5), np.nan), mask=True),
+        np.full((1, 5), b"1"),
+        np.array([[(0.0,) * 5]], dtype=[(name, float) for name in "abcde"]),
+        np.full((1, 5), np.iinfo(np.uint64).max, dtype=np.uint64),
+        [[True] * 5, "ab"],
+    ],
+    ids=["generator", "dictionary", "masked", "bytes", "structured", "largest integer", "mixed"],
+)
+def test_strange_containers_are_refused_and_cost_nothing(rows: Any) -> None:
+    api, _ = open_api(bounds=(0.0, 1.0))
+    with pytest.raises(InvalidQueryError):
+        api.query("ada", rows)
+    assert api.left("ada") == 100
 
 
 def test_the_system_clock_is_the_default_and_names_todays_utc_day() -> None:

@@ -693,6 +693,9 @@ class QuotaExceededError(RefusedError):
         self.left = left
         self.resets_at = resets_at
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.asked, self.left, self.resets_at)  # so that it crosses process boundaries
+
 
 class ClockWentBackError(RefusedError):
     """The clock names an earlier day than before: answering would give a spent quota a second time."""
@@ -748,7 +751,7 @@ class ProtectedAPI:
     Parameters
     ----------
     model : callable
-        Takes a float64 array of shape (n, n_inputs), returns scores of shape (n, n_classes), logits or
+        Takes a float64 array of shape (n, n_inputs), returns finite scores of shape (n, n_classes), logits or
         probabilities.
     n_inputs : int
         Entries of one input, at least 1.
