@@ -132,11 +132,17 @@ def test_a_run_that_does_not_exist_is_refused(tiny_run, part) -> None:
         long_runs.finetuned(part, runs=RUNS, epochs=2, batch_size=4)
 
 
-def test_the_documents_are_dealt_at_random_and_none_is_on_both_sides() -> None:
+def test_no_document_is_on_both_sides_and_enough_different_ones_are_on_the_other() -> None:
     chosen = long_runs.documents()
-    assert len(set(chosen.texts)) == len(chosen.texts) == chosen.members.size
     assert chosen.texts == long_runs.documents().texts
     assert all(90 <= len(text) <= 100 for text in chosen.texts)
+    ours, others = (
+        {text for text, side in zip(chosen.texts, chosen.members, strict=True) if side == wanted}
+        for wanted in (True, False)
+    )
+    assert len(ours) == 64
+    assert not ours & others
+    assert len(others) >= non_members_needed(0.05)
 
 
 # --------------------------------------------------------------------------- drawings

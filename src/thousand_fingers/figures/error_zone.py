@@ -57,7 +57,8 @@ def tokens(panels: Sequence[Axes], examples: Mapping[str, tuple[Sequence[str], F
             ),
             Patch(facecolor=PALETTE[0], label="right"),
         ],
-        loc="upper right",
+        loc="lower right",
+        bbox_to_anchor=(1.0, 0.97),
         ncols=2,
     )
 
@@ -108,9 +109,8 @@ def learned(panels: Sequence[Axes], beds: Mapping[str, Mapping[str, tuple[ArrayL
             panel.plot(losses, areas, color=PALETTE[i], ls=DASHES[i], marker=MARKERS[i], ms=7, label=name)
         panel.invert_xaxis()
         panel.set_title(title, fontsize=10)
-        panel.set(xlabel="mean loss on members (nats per token)")
+        panel.set(xlabel="mean loss on members (nats per token)", ylabel="area under the curve of EZ")
         panel.legend(loc="lower right", fontsize=8)
-    panels[0].set_ylabel("area under the curve of EZ")
 
 
 def references(
@@ -135,7 +135,7 @@ def references(
         panel.grid(visible=False, axis="y")
     panels[0].set_yticks(places, list(rows))
     panels[0].set_ylabel("score")
-    panels[-1].legend(loc="lower right", fontsize=8)
+    panels[-1].legend(loc="lower right", bbox_to_anchor=(1.0, 0.98), fontsize=8)
 
 
 def filters(ax: Axes, series: Mapping[str, tuple[Floats, Floats]], base: float) -> None:
@@ -144,8 +144,7 @@ def filters(ax: Axes, series: Mapping[str, tuple[Floats, Floats]], base: float) 
         ax.step(recall, precision, where="post", color=PALETTE[i], ls=DASHES[i], label=name)
     ax.axhline(base, color="grey", ls=":", lw=1.2, label="without a filter")
     ax.set(
-        xlabel="share of the recited candidates that are kept (recall)",
-        ylabel="kept candidates that are recited (precision)",
+        xlabel="share of the true candidates that is kept (recall)", ylabel="share that is true (precision)"
     )
     ax.set(xlim=(0, 1.02), ylim=(0, 1.05))
     ax.legend(loc="lower left")
