@@ -78,11 +78,10 @@ def compare_averages() -> None:
         apart = difference(theirs, ours)
         assert apart <= TOLERANCE, (name, apart)
         backwards = flower_average(arrays[::-1], sizes[::-1])
-        print(
-            f"average of {len(sizes)} clients ({name}): ours and Flower's differ by {apart:.1e}; "
-            f"Flower's differs from itself by {difference(theirs, backwards):.1e} when replies arrive backwards, "
-            f"ours by {difference(ours, our_average_reversed(arrays, sizes)):.0e}"
-        )
+        print(f"average of {len(sizes)} clients ({name}):")
+        print(f"  ours and Flower's differ by {apart:.1e}")
+        print(f"  replies arrive backwards: Flower's moves by {difference(theirs, backwards):.1e},")
+        print(f"  ours by {difference(ours, our_average_reversed(arrays, sizes)):.0e}")
 
 
 def our_average_reversed(arrays: Sequence[Arrays], sizes: Sequence[int]) -> Sequence[np.ndarray]:
@@ -180,7 +179,8 @@ def check_strategy() -> None:
         complaint = str(error)
     assert "0 clients are connected" in complaint, complaint
     assert time.monotonic() - began < 10
-    print("strategy: five of eight replies unusable, three averaged; sampling follows the generator")
+    print("strategy: five of eight replies unusable, three averaged")
+    print("  who takes part follows from the generator")
 
 
 # --- A real federation ----------------------------------------------------------------------------
@@ -314,12 +314,10 @@ def run_federation(n_clients: int = 2) -> None:
     )
     assert difference(real, ours) <= TOLERANCE, difference(real, ours)
     assert difference(real, flowers) <= TOLERANCE, difference(real, flowers)
-    print(
-        f"federation of {n_clients} real clients, {SETTINGS.rounds} rounds: {accuracy(real):.1%} right; differs from "
-        f"ours in one process by {difference(real, ours):.0e}, from Flower's average by "
-        f"{difference(real, flowers):.0e}; SuperLink and nodes up after {up:.0f} s, all done after {took:.0f} s; "
-        "no process left"
-    )
+    print(f"federation of {n_clients} real clients, {SETTINGS.rounds} rounds: {accuracy(real):.1%} right")
+    print(f"  differs from ours in one process by {difference(real, ours):.0e}")
+    print(f"  differs from Flower's average by {difference(real, flowers):.0e}")
+    print(f"  SuperLink and nodes up after {up:.0f} s, all done after {took:.0f} s, no process left")
 
 
 if __name__ == "__main__":

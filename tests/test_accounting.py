@@ -802,3 +802,19 @@ def test_what_shuffling_gives_away_stays_below_what_is_proved_when_there_is_hard
 def test_huge_numbers_are_rounded_up_too():
     for value in (1e30, 1.7e308):
         assert float(rounded_up(value)) == value
+
+
+def test_divergences_must_be_numbers() -> None:
+    with pytest.raises(TypeError, match="rdp must hold real numbers, got dtype"):
+        rdp_to_epsilon(["0.1", "0.2"], [2, 3], 1e-5)
+    assert rdp_to_epsilon([1, 2], [2, 3], 1e-5).order == 3
+
+
+def test_a_statement_says_that_the_clipping_norm_was_adapted() -> None:
+    run = {"n": 100, "batch_size": 10, "steps": 5, "noise_multiplier": 2.0, "max_grad_norm": 0.1}
+    fixed = SimpleNamespace(**run, sampling="poisson")
+    moving = SimpleNamespace(**run, sampling="poisson", adapted=True)
+    one, other = (privacy_statement(training, delta=1e-3) for training in (fixed, moving))
+    assert one.epsilon == other.epsilon
+    assert "clipping norm 0.1, noise" in str(one)
+    assert "clipping norm 0.1 at first, then adapted, noise" in str(other)

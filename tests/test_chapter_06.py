@@ -10,6 +10,8 @@ import torch
 from matplotlib.figure import Figure
 
 from thousand_fingers.accounting import privacy_statement, rdp_epsilon
+from thousand_fingers.book.artefacts import load_artefact, recipes
+from thousand_fingers.book.project import find_project
 from thousand_fingers.federated import (
     Update,
     adapt_clipping,
@@ -122,6 +124,7 @@ def test_every_drawing_shows_its_data_and_labels_its_axes() -> None:
         draw.pictures: ((2, 3), ([rng.random((3, 4, 4))] * 2, ["held", "found"])),
         draw.batches: ((1,), ([1, 2], [64, 256], np.array([[20, 30], [20, 40]]))),
         draw.clipping: ((1,), (np.array([1.0, 2.0]), {"right": np.array([0.1, 1.0])})),
+        draw.adapted: ((1,), ({"short": rng.random((3, 5)), "long": rng.random((3, 5))},)),
         draw.crowds: ((1,), ([10, 100], {"with": rng.random((2, 3))})),
     }
     public = {f for _, f in inspect.getmembers(draw, inspect.isfunction) if f.__module__ == draw.__name__}
@@ -145,3 +148,12 @@ def test_bands_reach_from_the_lowest_to_the_highest_seed() -> None:
     heights = band.get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == (0.1, 0.6)
     np.testing.assert_allclose(axes[0].get_lines()[0].get_ydata(), [0.2, 0.4])
+
+
+def test_the_curves_use_the_steps_that_the_search_chose() -> None:
+    made = recipes(find_project())
+    tried = np.array(made["06_steps"].arguments["learning_rates"])
+    score = load_artefact("06_steps")["validation"].reshape(*tried.shape, -1).mean(axis=-1)
+    best = np.take_along_axis(tried, score.argmax(axis=-1)[..., None], axis=-1)
+    assert made["06_rounds"].arguments["learning_rates"] == best.tolist()
+    assert not set(made["06_steps"].arguments["seeds"]) & set(made["06_rounds"].arguments["seeds"])

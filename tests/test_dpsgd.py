@@ -679,3 +679,32 @@ def test_the_loss_of_an_example_is_its_cross_entropy():
     logits = torch.tensor([[0.0, math.log(3)], [0.0, 0.0]], dtype=torch.float64)
     found = cross_entropies(logits, torch.tensor([1, 0]))
     assert found.tolist() == pytest.approx([math.log(4 / 3), math.log(2)])
+
+
+class ByName(nn.Module):
+    """Hands the layer its input by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = redrawn(nn.Linear(6, 3).double())
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layer(input=images.flatten(1))
+
+
+def test_a_layer_may_be_given_its_input_by_name() -> None:
+    model, (images, labels) = ByName(), batch()
+    found = clipped_sum(model, images, labels, max_grad_norm=0.5)
+    assert distance(found, clipped_by_loop(model, images, labels, 0.5)) < 1e-12
+
+
+@both_engines
+def test_a_label_below_zero_is_refused_and_not_passed_over_in_silence(engine: str) -> None:
+    model, (images, labels) = mlp([6, 3], generator=seeded()), batch()
+    labels[3] = -100  # to torch: "ignore"
+    with pytest.raises(ValueError, match="labels must be >= 0, got -100"):
+        clipped_sum(model, images, labels, max_grad_norm=1.0, engine=engine)
+    with pytest.raises(ValueError, match="labels must be >= 0, got -100"):
+        per_example_gradients(model, images, labels)
+    with pytest.raises(IndexError, match="-100 is out of bounds"):
+        cross_entropies(torch.zeros(2, 3), torch.tensor([0, -100]))

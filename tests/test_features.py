@@ -50,6 +50,18 @@ def test_a_row_gets_length_one_and_zeros_stay():
     assert np.allclose(np.linalg.norm(found, axis=1), [1, 0, 1])
 
 
+@pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e-8, 1e200, 1e307])
+def test_huge_and_tiny_rows_get_length_one_too(scale):
+    found = unit_rows(np.array([[3.0, 4.0], [0.0, -1.0]]) * scale)
+    assert np.allclose(found, [[0.6, 0.8], [0, -1]], rtol=0, atol=1e-3 if scale < 1e-300 else 1e-15)
+    assert np.allclose(np.linalg.norm(found, axis=1), 1, rtol=0, atol=1e-15)
+
+
+def test_ordinary_rows_are_divided_as_by_hand_to_the_last_bit():
+    rows = np.random.default_rng(0).normal(size=(50, 20))
+    assert np.array_equal(unit_rows(rows), rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"cell": 5}, "multiples of cell = 5"), ({"orientations": 1}, "orientations must be >= 2")],

@@ -14,6 +14,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from thousand_fingers.federated import (
+    AdaptiveClipping,
     RoundSkipped,
     Update,
     adapt_clipping,
@@ -25,7 +26,6 @@ from thousand_fingers.federated import (
     dirichlet_partition,
     federated_averaging,
     iid_partition,
-    learning_curve,
     model_arrays,
     private_average,
     private_federated_averaging,
@@ -37,6 +37,7 @@ from thousand_fingers.federated import (
     update_noise_multiplier,
     with_arrays,
 )
+from thousand_fingers.long_runs.federated import deep_search, direction_search, learning_curve
 from thousand_fingers.mechanisms import analytic_gaussian_std, classical_gaussian_std, gaussian_delta
 from thousand_fingers.models import mlp, small_cnn
 
@@ -522,14 +523,26 @@ def test_rounds_and_bytes_are_counted_from_one_and_both_ways() -> None:
 
 def test_the_long_run_covers_every_combination_once() -> None:
     options = {
-        "partitions": ["iid", "shards"], "epochs": [1, 2], "batch_sizes": [0, 18], "seeds": 2,
-        "learning_rates": [[0.5], [0.1]], "n_clients": 100, "share": 0.02, "hidden_units": 4, "rounds": 3,
+        "partitions": ["iid", "shards"], "epochs": [1, 2], "batch_sizes": [0, 18], "seeds": [0, 1],
+        "learning_rates": [[[0.5], [0.1]]] * 2, "n_clients": 100, "share": 0.02, "hidden_units": 4, "rounds": 3,
         "validation_size": 400,
     }  # fmt: skip
     found = [tuple(learning_curve(part, **options)["test"]) for part in (0, 1, 2, 4)]
     assert len(set(found)) == 4
     with pytest.raises(ValueError, match="is out of bounds"):
         learning_curve(8, **options)
+
+
+def test_the_searches_hold_their_results_against_image_and_stranger() -> None:
+    found = deep_search(0, restarts=1, good_enough=0.5, validation_size=400)
+    assert found["picture"].shape == (28, 28)
+    assert found["classes"].sum() == pytest.approx(100)
+    options = {"batch": 2, "steps": 3, "noise_multipliers": [0.0, 0.01], "validation_size": 400}
+    first, second = (direction_search(part, **options) for part in (0, 1))
+    assert first["psnr"].shape == (2, 2)
+    assert first["other"].shape == (2,)
+    held = np.concatenate([first["held"], second["held"]])
+    assert len({image.tobytes() for image in held}) == 4  # no image serves twice
 
 
 # --------------------------------------------------------------------------- privacy for clients
@@ -675,3 +688,99 @@ def test_a_private_round_without_clients_moves_by_noise_alone() -> None:
     )  # fmt: skip
     assert any(len(r.clients) == 0 for r in run.rounds)
     assert not any(r.skipped for r in run.rounds)
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_an_adapted_norm_is_paid_for_by_the_noise_of_the_updates(empty: bool) -> None:
+    images, labels = tiny_data(40)
+    model = mlp([5, 3], generator=generator())
+    z, sigma_b, rounds = 1.0, 0.8, 300 if empty else 60
+    run = private_federated_averaging(
+        model, images, labels, [range(k, k + 1) for k in range(40)], rounds=rounds,
+        expected_clients=1 if empty else 40, epochs=1, batch_size=None, learning_rate=1e-9, max_grad_norm=0.5,
+        noise_multiplier=z, example_cap=1, rng=rng(4), adaptive=AdaptiveClipping(sigma_b, step=1e-3),
+    )  # fmt: skip
+    assert (run.noise_multiplier, run.max_grad_norm, run.adapted) == (z, 0.5, True)
+    assert (run.clipping_norms[0], len(run.clipping_norms)) == (0.5, rounds)
+    # The vote is on the norm of the round before; its noise is that of the count over the expected number.
+    came = np.array([len(r.clients) for r in run.rounds])[:-1]
+    m = 1 if empty else 40
+    votes = np.log(np.array(run.clipping_norms[1:]) / run.clipping_norms[:-1]) / -1e-3 * m
+    noise = votes - came / 2  # every update is tiny, so everybody who came votes plus one half
+    assert stats.kstest(noise / sigma_b, "norm").pvalue > 1e-4
+    if empty:  # weights move by the noise of the updates alone
+        moved = np.concatenate([a.ravel() - b.ravel() for a, b in zip(
+            model_arrays(run.model), model_arrays(model), strict=True)])  # fmt: skip
+        C = np.sqrt(np.square(run.clipping_norms).sum())
+        z_updates = (z**-2 - (2 * sigma_b) ** -2) ** -0.5
+        assert stats.kstest(moved / (z_updates * C), "norm").pvalue > 1e-4
+        assert moved.std() / C > z  # more noise than without the count
+
+
+def test_an_adapted_norm_finds_the_quantile_that_was_asked_for_from_both_sides() -> None:
+    images, labels = tiny_data()
+    ends = []
+    for start in (0.001, 100.0):
+        run = private_federated_averaging(
+            mlp([5, 3], generator=generator()), images, labels, iid_partition(60, 60, rng()), rounds=60,
+            expected_clients=60, epochs=1, batch_size=None, learning_rate=1e-3, max_grad_norm=start,
+            noise_multiplier=0.0, example_cap=1, rng=rng(), adaptive=AdaptiveClipping(0.0, step=0.4),
+        )  # fmt: skip
+        ends.append(run.clipping_norms[-1])
+    updates = train_clients(
+        mlp([5, 3], generator=generator()), images, labels, [range(k, k + 1) for k in range(60)], epochs=1,
+        batch_size=None, learning_rate=1e-3, generators=[generator()] * 60,
+    )  # fmt: skip
+    before = model_arrays(mlp([5, 3], generator=generator()))
+    norms = [
+        np.sqrt(sum(np.square(a - b).sum() for a, b in zip(one, before, strict=True))) for one in updates
+    ]
+    assert ends == pytest.approx([np.median(norms)] * 2, rel=0.15)
+
+
+def test_too_little_noise_on_the_count_is_refused() -> None:
+    images, labels = tiny_data()
+    with pytest.raises(ValueError, match="noise_multiplier must be < 2"):
+        private_federated_averaging(
+            mlp([5, 3], generator=generator()), images, labels, iid_partition(60, 6, rng()), rounds=1,
+            expected_clients=6, epochs=1, batch_size=None, learning_rate=0.3, max_grad_norm=1.0,
+            noise_multiplier=1.0, example_cap=10, rng=rng(), adaptive=AdaptiveClipping(0.5),
+        )  # fmt: skip
+
+
+# --------------------------------------------------------------------------- numbers at the edge
+
+
+def test_huge_counts_of_examples_do_not_overflow() -> None:
+    n = np.int64(2**62)
+    sent = [Update(k, 1, n, (np.array([value, 0.0]),)) for k, value in enumerate((1.0, 2.0, 6.0))]
+    found = aggregate(ZERO, sent, round_number=1)
+    assert found.arrays[0].tolist() == [3.0, 0.0]
+    assert found.n_examples == 3 * 2**62
+
+
+def test_an_average_that_the_type_of_the_weights_cannot_hold_is_an_error() -> None:
+    sent = [Update(0, 1, 1, (np.array([1e300]),))]
+    with pytest.raises(ValueError, match="too large for the type of the weights, float32"):
+        aggregate([np.zeros(1, dtype=np.float32)], sent, round_number=1)
+    assert aggregate([np.zeros(1)], sent, round_number=1).arrays[0][0] == 1e300
+
+
+def test_a_client_keeps_its_mode_after_an_error_and_refuses_a_label_below_zero() -> None:
+    images, labels = tiny_data()
+    model = mlp([5, 3], generator=generator()).eval()
+    options = {"epochs": 1, "batch_size": 7, "learning_rate": 0.1, "generator": generator()}
+    with pytest.raises(IndexError):
+        client_update(model, images, labels + 50, **options)
+    assert not any(module.training for module in model.modules())
+    labels[3] = -100
+    with pytest.raises(ValueError, match="labels must be >= 0, got -100"):
+        client_update(model, images, labels, **options)
+
+
+@pytest.mark.parametrize("bad", [[["0.1", "0.2"]], [[True, False]], [[1j, 2.0]]])
+def test_updates_must_be_numbers(bad: list[list[object]]) -> None:
+    with pytest.raises(TypeError, match="updates must hold real numbers"):
+        clip_updates(bad, 1.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="updates must hold real numbers"):
+        private_average(bad, [1], **PRIVATE, noise_multiplier=0.0, rng=rng())  # type: ignore[arg-type]

@@ -231,14 +231,24 @@ def test_cosine_matching_finds_a_batch_and_does_not_care_about_clipping() -> Non
     results = []
     for gradient in (shared, clipped):
         found = cosine_matching(
-            model, gradient, shape=(2, 8, 8), labels=labels, generator=generator(1), steps=300
+            model, gradient, shape=(2, 8, 8), labels=labels, generator=generator(1), steps=150
         )
         results.append(psnr(match_images(found.images, images), images))
         assert found.images.min() >= 0
         assert found.images.max() <= 1
     assert (results[0] > 22).all()
     assert (results[1] > 22).all()
-    assert found.gradients == 600
+    assert found.gradients == 300
+
+
+def test_a_label_below_zero_is_refused() -> None:
+    model = mlp([64, 8, 10], generator=generator())
+    ignored = torch.tensor([-100])  # to torch: "ignore"
+    with pytest.raises(ValueError, match="labels must be >= 0, got -100"):
+        shared_gradient(model, squares(1), ignored)
+    shared = shared_gradient(model, squares(1), torch.tensor([3]))
+    with pytest.raises(ValueError, match="labels must be >= 0"):
+        cosine_matching(model, shared, shape=(1, 8, 8), labels=ignored, generator=generator())
 
 
 def test_searches_refuse_what_does_not_fit() -> None:

@@ -428,6 +428,11 @@ def rdp_to_epsilon(
         ε is 0 if a divergence is so small that no event's probability can
         differ by more than δ (so without any step ε is 0).
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is no number or out of range, or the lengths differ.
+
     References
     ----------
     [Mironov2017, Proposition 3], [Canonne2020], [Balle2020, Theorem 21]
@@ -442,7 +447,10 @@ def rdp_to_epsilon(
     >>> round(rdp_to_epsilon(rdp, RDP_ORDERS, 1e-5).epsilon, 4)
     1.0355
     """
-    divergence = np.asarray(rdp, dtype=np.float64)
+    divergence = np.asarray(rdp)
+    if divergence.dtype.kind not in "fiu":
+        raise TypeError(f"rdp must hold real numbers, got dtype {divergence.dtype}")
+    divergence = divergence.astype(np.float64, copy=False)
     alpha = real_array("orders", orders, ndim=1)
     delta = real_number("delta", delta, above=0, below=1)
     choice("conversion", conversion, ("improved", "2017"))
@@ -1204,6 +1212,8 @@ class PrivacyStatement:
         What else was learned from the data, and is not in ε.
     randomness : str
         Where the noise came from.
+    adapted : bool
+        Whether the clipping norm followed the data; what that cost is part of the noise multiplier.
     """
 
     unit: str
@@ -1219,6 +1229,7 @@ class PrivacyStatement:
     max_grad_norm: float
     not_charged: tuple[str, ...]
     randomness: str
+    adapted: bool = False
 
     def __str__(self) -> str:
         batches = {
@@ -1229,7 +1240,8 @@ class PrivacyStatement:
             f"(ε ≤ {rounded_up(self.epsilon)}, δ = {self.delta:g})-differential privacy for {self.unit} of "
             f"{self.n:,} ({self.neighbouring}).\n"
             f"Training: {self.steps:,} {batches[self.sampling]} {self.batch_size:,}, "
-            f"clipping norm {self.max_grad_norm:g}, noise multiplier {self.noise_multiplier:.4g}.\n"
+            f"clipping norm {self.max_grad_norm:g}{' at first, then adapted' if self.adapted else ''}, "
+            f"noise multiplier {self.noise_multiplier:.4g}.\n"
             f"Proof: {_PROOFS[self.accountant]}.\n"
             f"Not charged: {', '.join(self.not_charged) or 'nothing'}.\n"
             f"Randomness: {self.randomness}."
@@ -1345,6 +1357,7 @@ def privacy_statement(
         max_grad_norm=clipping,
         not_charged=tuple(not_charged),
         randomness=randomness,
+        adapted=bool(getattr(training, "adapted", False)),
     )
 
 

@@ -29,6 +29,7 @@ Gradient = dict[str, Tensor]
 ENGINES = ("bookkeeping", "textbook")
 SAMPLINGS = ("poisson", "shuffle")
 NON_FINITE = ("refuse", "zero")
+_NO_LABEL = -(2**62)  # a class that nobody has
 
 
 class NonFiniteGradient(ValueError):  # noqa: N818 - it is the refusal, not a mistake
@@ -90,7 +91,8 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     >>> cross_entropies(torch.zeros(2, 4), torch.tensor([0, 3]))
     tensor([1.3863, 1.3863])
     """
-    return functional.cross_entropy(logits, labels, reduction="none")
+    # By default torch gives the label −100 a loss of zero: such an example would be in the count, and learn nothing.
+    return functional.cross_entropy(logits, labels, reduction="none", ignore_index=_NO_LABEL)
 
 
 def poisson_sample(n: int, sample_rate: float, *, generator: torch.Generator) -> Tensor:
@@ -166,7 +168,7 @@ def per_example_gradients(
     >>> {name: tuple(gradient.shape) for name, gradient in gradients.items()}
     {'weight': (5, 2, 3), 'bias': (5, 2)}
     """
-    _check_model_and_batch(model, images, labels)
+    _check_model_and_batch(model, images, labels, loss)
     trainable = {name: parameter.detach() for name, parameter in _trainable(model).items()}
     if len(images) == 0:
         return {name: parameter.new_zeros(0, *parameter.shape) for name, parameter in trainable.items()}
@@ -244,7 +246,7 @@ def clipped_sum(
     choice("engine", engine, ENGINES)
     choice("non_finite", non_finite, NON_FINITE)
     chunk_size = integer("chunk_size", chunk_size, at_least=1)
-    _check_model_and_batch(model, images, labels)
+    _check_model_and_batch(model, images, labels, loss)
     if engine == "bookkeeping":
         _refuse_unknown_layers(model)
     sum_of_chunk = _bookkeeping_sum if engine == "bookkeeping" else _textbook_sum
@@ -396,7 +398,7 @@ def train_private(
     >>> run.sample_rate, run.steps, bool((model(images).argmax(1) == labels).double().mean() > 0.8)
     (0.25, 40, True)
     """
-    _check_model_and_batch(model, images, labels)
+    _check_model_and_batch(model, images, labels, loss)
     n = integer("the number of images", len(images), at_least=1)
     batch_size = integer("batch_size", batch_size, at_least=1, at_most=n)
     steps = integer("steps", steps, at_least=1)
@@ -583,15 +585,15 @@ class _Book:
 def _recording(model: nn.Module, calls: list[_Call]) -> Iterator[None]:
     """Note what every layer with trainable weights takes in and where its output hangs in the graph."""
 
-    def note(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def hook(layer: nn.Module, arguments: Any, output: Tensor) -> None:
-            entered = arguments[0].detach()
+    def note(name: str) -> Callable[[nn.Module, Any, dict[str, Any], Tensor], None]:
+        def hook(layer: nn.Module, arguments: Any, named: dict[str, Any], output: Tensor) -> None:
+            entered = (arguments[0] if arguments else named["input"]).detach()
             calls.append(_Call(name, layer, entered, entered._version, get_gradient_edge(output)))
 
         return hook
 
     handles = [
-        layer.register_forward_hook(note(name))
+        layer.register_forward_hook(note(name), with_kwargs=True)
         for name, layer in model.named_modules()
         if any(p.requires_grad for p in layer.parameters(recurse=False))
     ]
@@ -690,7 +692,7 @@ def _checked_losses(losses: Tensor, n: int) -> Tensor:
     return losses
 
 
-def _check_model_and_batch(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+def _check_model_and_batch(model: nn.Module, images: Tensor, labels: Tensor, loss: Losses) -> None:
     refuse_unsafe(model)
     parameters = _trainable(model)
     if not parameters:
@@ -702,6 +704,8 @@ def _check_model_and_batch(model: nn.Module, images: Tensor, labels: Tensor) -> 
         raise ValueError(
             f"labels must have one entry per image, got {tuple(labels.shape)} for {tuple(images.shape)}"
         )
+    if loss is cross_entropies and bool((labels < 0).any()):
+        raise ValueError(f"labels must be >= 0, got {int(labels.min())}")
 
 
 def _batches(n: int, batch_size: int, sampling: str, generator: torch.Generator) -> Iterator[Tensor | slice]:

@@ -98,8 +98,11 @@ def unit_rows(rows: ArrayLike) -> Floats:
     [[0.6, 0.8], [0.0, 0.0]]
     """
     array = real_array("rows", rows, ndim=2)
-    lengths = np.linalg.norm(array, axis=1, keepdims=True)
-    return array / np.where(lengths > 0, lengths, 1.0)
+    # Squares of huge or tiny numbers overflow or vanish; a power of two taken out first changes no other bit.
+    largest = np.abs(array).max(axis=1, initial=0.0, keepdims=True)
+    near_one = np.ldexp(array, -np.frexp(largest)[1])
+    lengths = np.linalg.norm(near_one, axis=1, keepdims=True)
+    return near_one / np.where(lengths > 0, lengths, 1.0)
 
 
 def _nearness(size: int, cell: int) -> Floats:

@@ -20,11 +20,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from thousand_fingers.datasets import load_mnist5k, mnist5k_split
-from thousand_fingers.models import mlp, predict_logits
 from thousand_fingers.training import cross_entropy
 from thousand_fingers.validation import (
-    choice,
     integer,
     integer_array,
     numpy_generator,
@@ -389,7 +386,7 @@ def aggregate(
     RoundSkipped
         If fewer than ``min_clients`` updates can be used. It is a ``ValueError``.
     ValueError
-        If ``strict`` and an update cannot be used.
+        If ``strict`` and an update cannot be used, or the average is no finite number of the old type.
 
     References
     ----------
@@ -434,14 +431,21 @@ def aggregate(
     means = [np.zeros(np.shape(array)) for array in current]
     seen = 0
     for update in accepted.values():
-        seen += update.n_k
+        n_k = int(update.n_k)  # a sum of NumPy's integers could overflow
+        seen += n_k
         for mean, array in zip(means, update.arrays, strict=True):
-            mean += (np.asarray(array, dtype=np.float64) - mean) * (update.n_k / seen)
+            mean += (np.asarray(array, dtype=np.float64) - mean) * (n_k / seen)
     if not all(np.isfinite(mean).all() for mean in means):
         raise ValueError("the average is not finite: the weights of two clients are too far apart")
-    kept = zip(means, current, strict=True)
+    with np.errstate(over="ignore"):  # said below
+        arrays = tuple(
+            mean.astype(np.asarray(array).dtype) for mean, array in zip(means, current, strict=True)
+        )
+    if not all(np.isfinite(array).all() for array in arrays):
+        types = sorted({str(array.dtype) for array in arrays})
+        raise ValueError(f"the average is too large for the type of the weights, {', '.join(types)}")
     return Aggregate(
-        tuple(mean.astype(np.asarray(array).dtype) for mean, array in kept),
+        arrays,
         seen,
         tuple(accepted),
         tuple(rejected),
@@ -535,19 +539,23 @@ def client_update(
         raise ValueError(
             f"labels must have one entry per image, got {tuple(labels.shape)} for {tuple(images.shape)}"
         )
+    if bool((labels < 0).any()):  # torch passes over the label -100 in silence
+        raise ValueError(f"labels must be >= 0, got {int(labels.min())}")
     parameters = [p for p in model.parameters() if p.requires_grad]
     steps = 0
     modes = [(module, module.training) for module in model.modules()]
     model.train()
-    for _ in range(epochs):
-        for batch in torch.randperm(len(images), generator=generator).split(size or len(images)):
-            gradient = torch.autograd.grad(cross_entropy(model, images[batch], labels[batch]), parameters)
-            with torch.no_grad():
-                for parameter, slope in zip(parameters, gradient, strict=True):
-                    parameter.sub_(slope, alpha=learning_rate)
-            steps += 1
-    for module, mode in modes:
-        module.training = mode
+    try:
+        for _ in range(epochs):
+            for batch in torch.randperm(len(images), generator=generator).split(size or len(images)):
+                gradient = torch.autograd.grad(cross_entropy(model, images[batch], labels[batch]), parameters)
+                with torch.no_grad():
+                    for parameter, slope in zip(parameters, gradient, strict=True):
+                        parameter.sub_(slope, alpha=learning_rate)
+                steps += 1
+    finally:
+        for module, mode in modes:
+            module.training = mode
     return steps
 
 
@@ -1173,9 +1181,7 @@ def clip_updates(updates: ArrayLike, max_grad_norm: float) -> Floats:
     >>> clip_updates([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]], 1.0).round(3).tolist()
     [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]
     """
-    rows = np.array(updates, dtype=np.float64)
-    if rows.ndim != 2:
-        raise ValueError(f"updates must have 2 axes, got shape {rows.shape}")
+    rows = _update_rows(updates)
     max_grad_norm = real_number("max_grad_norm", max_grad_norm, above=0)
     rows[~np.isfinite(rows).all(axis=1)] = 0.0
     # The largest entry is taken out first: squares of huge numbers would overflow.
@@ -1185,6 +1191,16 @@ def clip_updates(updates: ArrayLike, max_grad_norm: float) -> Floats:
     short = largest * length <= max_grad_norm
     # One part in 10^15 below C, so that rounding cannot lift a row above it.
     return np.where(short, rows, shape * ((1 - 1e-15) * max_grad_norm / np.where(short, 1.0, length)))
+
+
+def _update_rows(updates: ArrayLike) -> Floats:
+    """Return a copy of the updates as an array of two axes; entries need not be finite."""
+    rows = np.asarray(updates)
+    if rows.dtype.kind not in "fiu":
+        raise TypeError(f"updates must hold real numbers, got dtype {rows.dtype}")
+    if rows.ndim != 2:
+        raise ValueError(f"updates must have 2 axes, got shape {rows.shape}")
+    return np.array(rows, dtype=np.float64)
 
 
 def private_average(
@@ -1246,9 +1262,7 @@ def private_average(
     >>> average.update.round(3).tolist()  # (1 · [0.6, 0.8] + 0.5 · [0, 0.5]) / (0.5 · 4)
     [0.3, 0.525]
     """
-    rows = np.array(updates, dtype=np.float64)
-    if rows.ndim != 2:
-        raise ValueError(f"updates must have 2 axes, got shape {rows.shape}")
+    rows = _update_rows(updates)
     sizes = integer_array("n_k", n_k, shape=rows.shape[:1], at_least=0, allow_empty=True)
     sample_rate = real_number("sample_rate", sample_rate, above=0, at_most=1)
     example_cap = real_number("example_cap", example_cap, above=0)
@@ -1267,6 +1281,29 @@ def private_average(
     )
 
 
+@dataclass(frozen=True)
+class AdaptiveClipping:
+    """A clipping norm that follows a quantile of the clients' updates.
+
+    Parameters
+    ----------
+    count_noise_std : float
+        σ_b: noise of the count of updates that are not longer than the norm, see :func:`private_share_below`.
+    target_quantile : float, default 0.5
+        γ of :func:`adapt_clipping`.
+    step : float, default 0.2
+        s of :func:`adapt_clipping`.
+
+    References
+    ----------
+    [Andrew2021]
+    """
+
+    count_noise_std: float
+    target_quantile: float = 0.5
+    step: float = 0.2
+
+
 @dataclass(frozen=True, eq=False)
 class PrivateFederation(Federation):
     """The end of a federated training with privacy for clients, and what an accountant needs to know of it.
@@ -1283,6 +1320,10 @@ class PrivateFederation(Federation):
         The noise z and the clipping norm C.
     sampling : str
         ``"poisson"``: every client decides for itself.
+    clipping_norms : tuple of float
+        The clipping norm of every round.
+    adapted : bool
+        Whether it followed the clients; ``max_grad_norm`` is then that of the first round.
     """
 
     n: int
@@ -1291,6 +1332,8 @@ class PrivateFederation(Federation):
     noise_multiplier: float
     max_grad_norm: float
     sampling: str = "poisson"
+    clipping_norms: tuple[float, ...] = ()
+    adapted: bool = False
 
     @property
     def sample_rate(self) -> float:
@@ -1313,6 +1356,7 @@ def private_federated_averaging(
     noise_multiplier: float,
     example_cap: float,
     rng: np.random.Generator,
+    adaptive: AdaptiveClipping | None = None,
     evaluate: Evaluation | None = None,
     executor: Executor | None = None,
 ) -> PrivateFederation:
@@ -1334,6 +1378,11 @@ def private_federated_averaging(
         As in :func:`private_average`.
     rng : numpy.random.Generator
         Source of participation, of the order of examples, and of the noise.
+    adaptive : AdaptiveClipping, optional
+        Lets the clipping norm follow the clients; it starts at ``max_grad_norm``. The norm of a round is
+        fixed before its updates are seen. The count that moves it is a second release of the round, and
+        both together cost what ``noise_multiplier`` says: the updates get the larger multiplier of
+        :func:`update_noise_multiplier`.
 
     Returns
     -------
@@ -1368,11 +1417,15 @@ def private_federated_averaging(
     noise_multiplier = real_number("noise_multiplier", noise_multiplier, at_least=0)
     example_cap = real_number("example_cap", example_cap, above=0)
     numpy_generator("rng", rng)
+    of_updates = noise_multiplier
+    if adaptive is not None and noise_multiplier > 0:
+        of_updates = update_noise_multiplier(noise_multiplier, adaptive.count_noise_std)
     n_k = np.array([np.size(client) for client in clients])
     total_weight = float(np.minimum(n_k / example_cap, 1.0).sum())
     arrays = model_arrays(model)
-    reports = []
+    reports, norms, norm = [], [], max_grad_norm
     for number in range(1, rounds + 1):
+        norms.append(norm)
         chosen = np.flatnonzero(rng.random(len(clients)) < sample_rate)
         updates = _local_updates(
             model, images, labels, clients, chosen, number, epochs, batch_size, learning_rate, rng, executor
@@ -1385,10 +1438,12 @@ def private_federated_averaging(
             sample_rate=sample_rate,
             example_cap=example_cap,
             total_weight=total_weight,
-            max_grad_norm=max_grad_norm,
-            noise_multiplier=noise_multiplier,
+            max_grad_norm=norm,
+            noise_multiplier=of_updates,
             rng=rng,
         )
+        if adaptive is not None:
+            norm = _next_norm(changes, norm, adaptive, expected_clients, rng)
         arrays = _unflat(before + average.update, arrays)
         model = _perceptron(with_arrays(model, arrays))
         score = math.nan if evaluate is None else float(evaluate(model))
@@ -1402,7 +1457,25 @@ def private_federated_averaging(
         steps=rounds,
         noise_multiplier=noise_multiplier,
         max_grad_norm=max_grad_norm,
+        clipping_norms=tuple(norms),
+        adapted=adaptive is not None,
     )
+
+
+def _next_norm(
+    changes: Floats, norm: float, adaptive: AdaptiveClipping, expected_clients: int, rng: np.random.Generator
+) -> float:
+    """Count, with noise, how many updates are no longer than the norm, and move it."""
+    with np.errstate(over="ignore"):
+        lengths = np.linalg.norm(changes, axis=1)
+    share = private_share_below(
+        np.where(np.isfinite(lengths), lengths, np.finfo(np.float64).max),
+        norm,
+        expected_clients=expected_clients,
+        count_noise_std=adaptive.count_noise_std,
+        rng=rng,
+    )
+    return adapt_clipping(norm, share, target_quantile=adaptive.target_quantile, step=adaptive.step)
 
 
 def adapt_clipping(
@@ -1555,99 +1628,3 @@ def _flat(arrays: Sequence[NDArray[Any]]) -> Floats:
 def _unflat(vector: Floats, like: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
     pieces = np.split(vector, np.cumsum([array.size for array in like])[:-1])
     return tuple(p.reshape(a.shape).astype(a.dtype) for p, a in zip(pieces, like, strict=True))
-
-
-# --------------------------------------------------------------------------- the long run of chapter 6
-
-
-def learning_curve(
-    part: int,
-    *,
-    partitions: Sequence[str],
-    epochs: Sequence[int],
-    batch_sizes: Sequence[int],
-    learning_rates: Sequence[Sequence[float]],
-    seeds: int,
-    n_clients: int,
-    share: float,
-    hidden_units: int,
-    rounds: int,
-    validation_size: int,
-) -> dict[str, NDArray[Any]]:
-    """Train one federation on the handwritten digits and return its accuracy round by round.
-
-    The parts are all combinations of partition, way of training, learning rate and seed, the last varying
-    fastest. It computes the artefact of chapter 6.
-
-    Parameters
-    ----------
-    part : int
-        Which combination.
-    partitions : sequence of str
-        Of ``"iid"`` and ``"shards"``.
-    epochs, batch_sizes : sequence of int
-        One entry for each way of training; a batch of 0 examples means all that a client has.
-    learning_rates : sequence of sequence of float
-        For each way of training the steps that are tried, equally many.
-    seeds : int
-        Number of seeds; seed s decides the partition, the start, the choice of clients and their orders.
-    n_clients, share, rounds
-        As in :func:`federated_averaging`.
-    hidden_units : int
-        Of the network.
-    validation_size : int
-        Of the 4,000 images outside the test set, as in :func:`thousand_fingers.datasets.mnist5k_split`.
-
-    Returns
-    -------
-    dict of str to ndarray
-        ``validation`` and ``test``, right answers after each round; shape (rounds,).
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
-
-    Examples
-    --------
-    >>> curve = learning_curve(0, partitions=["iid"], epochs=[1], batch_sizes=[0], learning_rates=[[0.5]],
-    ...     seeds=1, n_clients=100, share=0.1, hidden_units=4, rounds=2, validation_size=400)
-    >>> curve["test"].shape
-    (2,)
-    """
-    ways = len(epochs)
-    shape = (len(partitions), ways, len(learning_rates[0]), seeds)
-    partition, way, rate, seed = (int(i) for i in np.unravel_index(part, shape))
-    choice("partitions", partitions[partition], ("iid", "shards"))
-    digits, split = load_mnist5k(), mnist5k_split(validation_size=validation_size)
-    images, labels = torch.from_numpy(digits.images), torch.from_numpy(digits.labels)
-    rng = np.random.default_rng(seed)
-    rows = (
-        iid_partition(split.train.size, n_clients, rng)
-        if partitions[partition] == "iid"
-        else shard_partition(digits.labels[split.train], n_clients, rng)
-    )
-    held_out = {
-        name: (images[i], labels[i]) for name, i in (("validation", split.validation), ("test", split.test))
-    }
-    right: dict[str, list[int]] = {name: [] for name in held_out}
-
-    def evaluate(model: nn.Module) -> float:
-        for name, (shown, truth) in held_out.items():
-            right[name].append(int((predict_logits(model, shown).argmax(1) == truth).sum()))
-        return right["validation"][-1]
-
-    federated_averaging(
-        mlp([784, hidden_units, 10], generator=torch.Generator().manual_seed(seed)),
-        images[split.train],
-        labels[split.train],
-        rows,
-        rounds=rounds,
-        share=share,
-        epochs=epochs[way],
-        batch_size=batch_sizes[way] or None,
-        learning_rate=learning_rates[way][rate],
-        rng=rng,
-        evaluate=evaluate,
-    )
-    return {name: np.array(counts) for name, counts in right.items()}

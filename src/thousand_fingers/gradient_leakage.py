@@ -49,7 +49,7 @@ def shared_gradient(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[T
     Raises
     ------
     ValueError
-        If the batch is empty or the labels do not match.
+        If the batch is empty, the labels do not match, or one is negative.
 
     Examples
     --------
@@ -60,6 +60,8 @@ def shared_gradient(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[T
         raise ValueError(
             f"labels must have one entry per image, got {tuple(labels.shape)} for {tuple(images.shape)}"
         )
+    if bool((labels < 0).any()):  # torch passes over the label -100 in silence
+        raise ValueError(f"labels must be >= 0, got {int(labels.min())}")
     loss = functional.cross_entropy(model(images), labels)
     return torch.autograd.grad(loss, list(model.parameters()))
 
@@ -704,8 +706,9 @@ def _match_parts(model: nn.Module, gradient: Gradient) -> tuple[list[nn.Paramete
 def _labels(labels: Tensor, shape: Sequence[int], n_classes: int | None) -> Tensor:
     if labels.dtype != torch.int64 or labels.shape != (shape[0],):
         raise ValueError(f"labels must be {shape[0]} whole numbers, got {labels.dtype} {tuple(labels.shape)}")
-    if n_classes is not None and not bool(((labels >= 0) & (labels < n_classes)).all()):
-        raise ValueError(f"labels must be between 0 and {n_classes - 1}, got {labels.tolist()}")
+    if bool((labels < 0).any()) or (n_classes is not None and bool((labels >= n_classes).any())):
+        allowed = ">= 0" if n_classes is None else f"between 0 and {n_classes - 1}"
+        raise ValueError(f"labels must be {allowed}, got {labels.tolist()}")
     return labels
 
 

@@ -1,28 +1,36 @@
-"""The private training runs of chapter 5: a linear model on hand-made features, and a small network from pixels.
+"""The private training runs of chapter 5: a linear model on hand-made features, with or without a public start.
 
 The centre of the features is released first, with the noise of one step, so that a run of T steps is
 accounted as T + 1. Subtracting a centre is what Tramèr and Boneh [TramerBoneh2021] do to their features.
-Four arms tell apart what clipping and what noise do to a class with few examples, a question of
-Bagdasaryan, Poursaeed and Shmatikov [Bagdasaryan2019].
+A model that was trained on public data may be the start; its centre is then public too, and costs nothing.
+Public are digits that nobody wrote: set from the typefaces that matplotlib carries.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
+import matplotlib
 import numpy as np
 import torch
+from matplotlib.ft2font import FT2Font
 from numpy.typing import ArrayLike, NDArray
+from scipy import ndimage
 from torch import nn
 
-from thousand_fingers.datasets import load_mnist5k, mnist5k_split
+from thousand_fingers.datasets import Digits, load_mnist5k
 from thousand_fingers.dpsgd import PrivateTraining, train_private
 from thousand_fingers.features import oriented_gradients, unit_rows
-from thousand_fingers.mechanisms import analytic_gaussian_std
 from thousand_fingers.models import predict_logits
-from thousand_fingers.validation import integer, integer_array, real_array, real_number, torch_generator
+from thousand_fingers.validation import (
+    integer,
+    integer_array,
+    numpy_generator,
+    real_array,
+    real_number,
+    torch_generator,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -70,6 +78,7 @@ def train_classifier(
     generator: torch.Generator,
     batch_size: int | None = None,
     n_classes: int = 10,
+    start: Classifier | None = None,
 ) -> Classifier:
     r"""Train a linear classifier by DP-SGD on rows that are scaled to length one and centred privately.
 
@@ -90,6 +99,9 @@ def train_classifier(
         centre, since its cost would not be that of a step.
     n_classes : int, default 10
         Number of classes.
+    start : Classifier, optional
+        A model from *public* data: training begins at its weights and sees the rows from its centre, so that
+        no centre is released here and none is charged.
 
     Returns
     -------
@@ -121,12 +133,21 @@ def train_classifier(
     torch_generator("generator", generator)
     n, d = unit.shape
     everybody = batch_size is None or batch_size == n
+    releases_centre = everybody and start is None
     centre = np.zeros(d)
-    if everybody:
+    if releases_centre:
         noise = torch.randn(d, generator=generator, dtype=torch.float64).numpy()
         centre = (unit.sum(axis=0) + noise_multiplier * noise) / n
     model = nn.utils.skip_init(nn.Linear, d, n_classes, bias=False, dtype=torch.float64)
     nn.init.zeros_(model.weight)
+    if start is not None:
+        if start.model.weight.shape != model.weight.shape:
+            raise ValueError(
+                f"start must have weights of shape {(n_classes, d)}, got {tuple(start.model.weight.shape)}"
+            )
+        centre = start.centre
+        with torch.no_grad():
+            model.weight.copy_(start.model.weight)
     run = train_private(
         model,
         torch.from_numpy(unit_rows(unit - centre)),
@@ -139,7 +160,7 @@ def train_classifier(
         generator=generator,
     )
     charged = PrivateTraining(
-        n, run.batch_size, steps + everybody, noise_multiplier, max_grad_norm, "poisson"
+        n, run.batch_size, steps + releases_centre, noise_multiplier, max_grad_norm, "poisson"
     )
     return Classifier(centre, model.requires_grad_(False), charged)
 
@@ -162,181 +183,80 @@ def digit_features() -> tuple[Floats, Ints]:
     return unit_rows(oriented_gradients(digits.images)), digits.labels
 
 
-# --------------------------------------------------------------------------- the long runs
+TYPEFACES = (
+    "DejaVuSans",
+    "DejaVuSans-Oblique",
+    "DejaVuSansMono",
+    "DejaVuSansMono-Oblique",
+    "DejaVuSerif",
+    "DejaVuSerif-Italic",
+    "STIXGeneral",
+    "STIXGeneralItalic",
+    "cmr10",
+    "cmss10",
+    "cmtt10",
+    "cmmi10",
+)
 
 
-def who_pays(
-    part: int,
-    *,
-    epsilons: list[float],
-    delta: float,
-    minority: int,
-    kept: int,
-    steps: int,
-    learning_rate: float,
-    max_grad_norm: float,
-) -> dict[str, NDArray[Any]]:
-    """Train the four arms on one split, with and without a class cut down, and count right answers.
+def typeset_digits(copies: int, rng: np.random.Generator) -> Digits:
+    """Return digits that nobody wrote: twelve typefaces, each digit turned, slanted, stretched and blurred.
 
-    Arms: converged (neither clip nor noise, four times the steps); neither, clip only; then for each ε
-    noise only, and both: that is DP-SGD. All but the first take the same number of steps at the same rate.
-    Only DP-SGD has a noisy centre.
-
-    Parameters
-    ----------
-    part : int
-        Seed of the split and of the noise.
-    epsilons : list of float
-        Budgets; the noise for them is that of ``steps + 1`` steps that see everybody.
-    delta : float
-        Slack.
-    minority : int
-        The class that is cut.
-    kept : int
-        How many of its training examples are kept.
-    steps, learning_rate, max_grad_norm
-        As in :func:`train_classifier`.
-
-    Returns
-    -------
-    dict of str to ndarray of int64
-        ``right`` of shape (2, arms, 2): balanced or cut, the arms, and the number of right answers on test
-        images of the minority class and of the others.
-
-    Examples
-    --------
-    >>> who_pays(0, epsilons=[8.0], delta=1e-5, minority=8, kept=29, steps=1, learning_rate=10.0,
-    ...          max_grad_norm=0.3)["right"].shape
-    (2, 5, 2)
-    """
-    features, labels = digit_features()
-    split = mnist5k_split(rng=np.random.default_rng(part))
-    test, truth = features[split.test], labels[split.test]
-    is_minority = labels[split.train] == minority
-    arms = [(4 * steps, 0.0, WIDE), (steps, 0.0, WIDE), (steps, 0.0, max_grad_norm)]
-    right = []
-    for cut in (False, True):
-        keep = ~is_minority | (np.cumsum(is_minority) <= (kept if cut else is_minority.sum()))
-        train = split.train[keep]
-        # at q = 1 the run is one Gaussian mechanism, exactly
-        wanted = [math.sqrt(steps + 1) * analytic_gaussian_std(e, delta) for e in epsilons]
-        noisy = [
-            arm
-            for sigma in wanted
-            # without clipping, noise of the same size: its standard deviation is σC in both arms
-            for arm in ((steps, sigma * max_grad_norm / WIDE, WIDE), (steps, sigma, max_grad_norm))
-        ]
-        for arm, (length, noise_multiplier, clip) in enumerate(arms + noisy):
-            found = train_classifier(
-                features[train],
-                labels[train],
-                noise_multiplier=noise_multiplier,
-                steps=length,
-                learning_rate=learning_rate,
-                max_grad_norm=clip,
-                generator=torch.Generator().manual_seed(100 * part + arm),
-            )
-            correct = found.predict(test) == truth
-            right += [correct[truth == minority].sum(), correct[truth != minority].sum()]
-    return {"right": np.array(right, dtype=np.int64).reshape(2, -1, 2)}
-
-
-def small_tanh_network(generator: torch.Generator) -> nn.Sequential:
-    """Return the network that is trained from pixels: one convolution, tanh, one linear layer.
+    The typefaces come with matplotlib. No person's data are in these images, so what is learned from them
+    costs no privacy at all.
 
     Parameters
     ----------
-    generator : torch.Generator
-        Source of the initial weights, uniform in ±1/√inputs.
+    copies : int
+        Images of each digit in each typeface.
+    rng : numpy.random.Generator
+        Source of the distortions.
 
     Returns
     -------
-    torch.nn.Sequential
-        Maps images of shape (n, 1, 28, 28) to logits.
+    Digits
+        120 × ``copies`` images of 28 × 28 grey levels in [0, 1], white on black; labels 0 to 9.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is out of range.
 
     Examples
     --------
-    >>> network = small_tanh_network(torch.Generator().manual_seed(0))
-    >>> sum(p.numel() for p in network.parameters())
-    8890
+    >>> digits = typeset_digits(2, np.random.default_rng(0))
+    >>> digits.images.shape, np.bincount(digits.labels).tolist()
+    ((240, 28, 28), [24, 24, 24, 24, 24, 24, 24, 24, 24, 24])
     """
-    torch_generator("generator", generator)
-    convolution = nn.utils.skip_init(nn.Conv2d, 1, 16, 8, stride=4, padding=2, dtype=torch.float64)
-    linear = nn.utils.skip_init(nn.Linear, 16 * 7 * 7, 10, dtype=torch.float64)
-    with torch.no_grad():
-        for layer in (convolution, linear):
-            bound = 1 / math.sqrt(next(layer.parameters())[0].numel())
-            for parameter in layer.parameters():
-                uniform = torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
-                parameter.copy_(bound * (2 * uniform - 1))
-    return nn.Sequential(convolution, nn.Tanh(), nn.Flatten(), linear)
+    copies = integer("copies", copies, at_least=1)
+    numpy_generator("rng", rng)
+    images, labels = [], []
+    for typeface in TYPEFACES:
+        for digit in range(10):
+            glyph = _glyph(typeface, digit)
+            images += [_distorted(glyph, rng) for _ in range(copies)]
+            labels += [digit] * copies
+    return Digits(np.array(images), np.array(labels, dtype=np.int64))
 
 
-def end_to_end(
-    part: int,
-    *,
-    noise_multipliers: list[float],
-    splits: int,
-    share: int,
-    steps: int,
-    learning_rates: list[float],
-    max_grad_norm: float,
-    on: str = "test",
-) -> dict[str, NDArray[Any]]:
-    """Train the small network from pixels with one noise and on one split, and count right answers.
+def _glyph(typeface: str, digit: int) -> Floats:
+    """Return one digit of a typeface, cut to its ink; about forty pixels high."""
+    font = FT2Font(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{typeface}.ttf"))
+    font.set_size(48, 72)
+    font.set_text(str(digit))
+    font.draw_glyphs_to_bitmap()
+    ink = np.asarray(font.get_image(), dtype=np.float64) / 255
+    rows, columns = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
+    return ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
-    Parameters
-    ----------
-    part : int
-        Which of ``(len(noise_multipliers) + 1) × splits`` runs; the first ``splits`` have neither noise nor
-        clip.
-    noise_multipliers : list of float
-        One for each budget; what they cost, ``accounting`` says.
-    splits : int
-        Number of splits, with seeds 0, 1, 2, …
-    share : int
-        A Poisson batch holds one in ``share`` training images on average.
-    steps : int
-        Number of steps.
-    learning_rates : list of float
-        One without noise, then one for each noise multiplier.
-    max_grad_norm : float
-        C.
-    on : {"test", "validation"}, default "test"
-        Where to count.
 
-    Returns
-    -------
-    dict of str to ndarray
-        ``right`` and ``n``, both counts.
-
-    Examples
-    --------
-    >>> found = end_to_end(0, noise_multipliers=[2.0], splits=1, share=35, steps=2, on="validation",
-    ...                    learning_rates=[0.5, 1.0], max_grad_norm=0.1)
-    >>> int(found["n"])
-    500
-    """
-    budget, seed = divmod(integer("part", part, at_least=0), integer("splits", splits, at_least=1))
-    digits = load_mnist5k()
-    split = mnist5k_split(rng=np.random.default_rng(seed))
-    images, labels = torch.from_numpy(digits.images)[:, None], torch.from_numpy(digits.labels)
-    sigma, clip = 0.0, WIDE
-    if budget > 0:
-        sigma, clip = noise_multipliers[budget - 1], max_grad_norm
-    generator = torch.Generator().manual_seed(part)
-    network = small_tanh_network(generator)
-    train_private(
-        network,
-        images[split.train],
-        labels[split.train],
-        batch_size=split.train.size // share,
-        steps=steps,
-        noise_multiplier=sigma,
-        max_grad_norm=clip,
-        learning_rate=learning_rates[budget],
-        generator=generator,
-    )
-    asked = split.test if on == "test" else split.validation
-    said = predict_logits(network, images[asked]).argmax(1)
-    return {"right": (said == labels[asked]).sum().numpy(), "n": np.array(asked.size)}
+def _distorted(glyph: Floats, rng: np.random.Generator) -> Floats:
+    """Turn, slant, stretch and blur a glyph, and put it into the middle of a handwritten digit's frame."""
+    turn, slant = rng.normal(0.0, 0.15), rng.normal(0.15, 0.25)
+    tall = 20 / len(glyph) * rng.uniform(0.9, 1.05)
+    wide = tall * rng.uniform(0.7, 1.5)
+    turned = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+    back = np.linalg.inv(turned @ np.array([[1.0, 0.0], [-slant, 1.0]]) @ np.diag([tall, wide]))
+    offset = (np.array(glyph.shape) - 1) / 2 - back @ np.full(2, 13.5)
+    soft = ndimage.gaussian_filter(glyph, rng.uniform(0.5, 1.2) / tall)
+    return np.clip(ndimage.affine_transform(soft, back, offset, (28, 28), order=1), 0.0, 1.0)

@@ -50,22 +50,40 @@ def budgets(
     """Draw accuracy against budget: means over splits with 95% intervals, and published values as crosses."""
     place = np.arange(len(names))
     for i, (name, runs) in enumerate(series.items()):
-        middle = np.array([np.mean(run) for run in runs])
-        ends = np.array([mean_interval(run) for run in runs]).T
-        ax.errorbar(
-            place + 0.06 * (i - 1),
-            middle,
-            np.abs(ends - middle),
-            color=PALETTE[i],
-            marker=MARKERS[i],
-            ls=DASHES[i],
-            capsize=3,
-            label=name,
-        )
+        _means(ax, place + 0.06 * (i - 1), runs, i, name)
     ax.plot(place, published, ls="", marker="x", ms=8, mew=2, color="black", label="published, other set-up")
     ax.set_xticks(place, names)
     ax.set(xlabel="privacy budget ε (δ = 0.00001)", ylabel="right on the test digits")
     ax.legend(loc="lower left")
+
+
+def public_starts(
+    ax: Axes, names: Sequence[str], series: Mapping[str, Sequence[Sequence[float] | Floats | None]]
+) -> None:
+    """Draw accuracy with and without a start from public data: means with 95% intervals; None leaves a gap."""
+    place = np.arange(len(names))
+    for i, (name, runs) in enumerate(series.items()):
+        there = [(x, run) for x, run in zip(place, runs, strict=True) if run is not None]
+        at = np.array([x for x, _ in there]) + 0.05 * (i - 1)
+        _means(ax, at, [run for _, run in there], i, name)
+    ax.set_xticks(place, names)
+    ax.set(xlabel="what was trained on", ylabel="right on the test digits")
+    ax.legend(loc="lower right")
+
+
+def _means(ax: Axes, place: Floats, runs: Sequence[Sequence[float] | Floats], i: int, name: str) -> None:
+    middle = np.array([np.mean(run) for run in runs])
+    ends = np.array([mean_interval(run) for run in runs]).T
+    ax.errorbar(
+        place,
+        middle,
+        np.abs(ends - middle),
+        color=PALETTE[i],
+        marker=MARKERS[i],
+        ls=DASHES[i],
+        capsize=3,
+        label=name,
+    )
 
 
 def attacks(

@@ -92,6 +92,17 @@ def clipping(ax: Axes, norms: Floats, series: Mapping[str, Floats]) -> None:
     ax.legend(loc="lower left")
 
 
+def adapted(ax: Axes, series: Mapping[str, Floats]) -> None:
+    """Draw clipping norms that follow the clients, one line for each seed; arrays have shape (seeds, rounds)."""
+    for i, (name, paths) in enumerate(series.items()):
+        number = np.arange(1, paths.shape[1] + 1)
+        for seed, path in enumerate(paths):
+            ax.plot(number, path, color=PALETTE[i], ls=DASHES[i], lw=1.2, label=None if seed else name)
+    ax.set_yscale("log")
+    ax.set(xlabel="round", ylabel="clipping norm $C$ of the round")
+    ax.legend(loc="upper right")
+
+
 def crowds(ax: Axes, clients: Sequence[int], series: Mapping[str, Floats]) -> None:
     """Draw accuracy against the number of clients; each array has shape (numbers of clients, seeds)."""
     for i, (name, rates) in enumerate(series.items()):
