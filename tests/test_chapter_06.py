@@ -153,7 +153,7 @@ def test_bands_reach_from_the_lowest_to_the_highest_seed() -> None:
 def test_the_curves_use_the_steps_that_the_search_chose() -> None:
     made = recipes(find_project())
     tried = np.array(made["06_steps"].arguments["learning_rates"])
-    score = load_artefact("06_steps")["validation"].reshape(*tried.shape, -1).mean(axis=-1)
+    score = load_artefact("06_steps")["validation"].reshape(*tried.shape, -1)[..., -20:].mean(axis=-1)
     best = np.take_along_axis(tried, score.argmax(axis=-1)[..., None], axis=-1)
     assert made["06_rounds"].arguments["learning_rates"] == best.tolist()
     assert not set(made["06_steps"].arguments["seeds"]) & set(made["06_rounds"].arguments["seeds"])
