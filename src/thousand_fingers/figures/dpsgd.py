@@ -48,7 +48,7 @@ def budgets(
     published: Sequence[float],
 ) -> None:
     """Draw accuracy against budget: means over splits with 95% intervals, and published values as crosses."""
-    place = np.arange(len(names))
+    place = np.arange(len(names), dtype=np.float64)
     for i, (name, runs) in enumerate(series.items()):
         _means(ax, place + 0.06 * (i - 1), runs, i, name)
     ax.plot(place, published, ls="", marker="x", ms=8, mew=2, color="black", label="published, other set-up")
@@ -61,7 +61,7 @@ def public_starts(
     ax: Axes, names: Sequence[str], series: Mapping[str, Sequence[Sequence[float] | Floats | None]]
 ) -> None:
     """Draw accuracy with and without a start from public data: means with 95% intervals; None leaves a gap."""
-    place = np.arange(len(names))
+    place = np.arange(len(names), dtype=np.float64)
     for i, (name, runs) in enumerate(series.items()):
         there = [(x, run) for x, run in zip(place, runs, strict=True) if run is not None]
         at = np.array([x for x, _ in there]) + 0.05 * (i - 1)
