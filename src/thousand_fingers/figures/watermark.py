@@ -108,7 +108,7 @@ def bound(panels: Sequence[Axes], kinds: Mapping[str, tuple[Floats, Floats, Floa
     panels[0].set(xlabel="theorem: expected at least", ylabel="green tokens found (with repeats)")
     panels[1].axhline(4, color="grey", lw=1, ls=":")
     panels[1].set(xlabel="mean entropy of a token (nats)", ylabel="z, every pair counted once")
-    panels[0].legend(loc="upper left", fontsize=9)
+    panels[1].legend(loc="lower right", fontsize=9)
 
 
 def edits(
