@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import datetime
 import io
@@ -11,7 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from c2pa import C2paError, Context, Reader, Settings
+from c2pa import (
+    Builder,
+    C2paError,
+    C2paSignerInfo,
+    C2paSigningAlg,
+    Context,
+    Reader,
+    Settings,
+    Signer,
+)
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -19,7 +29,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from thousand_fingers.watermark import image as im
 from thousand_fingers.watermark import provenance as pv
-from thousand_fingers.watermark.provenance import Identity, issue, make_authority, manifest, sign, verdict
+from thousand_fingers.watermark.provenance import (
+    Authority,
+    Identity,
+    issue,
+    make_authority,
+    manifest,
+    sign,
+    verdict,
+)
 
 ROOT, SAME_NAME = make_authority("Test root"), make_authority("Test root")
 ALICE, MALLORY = issue(ROOT, "A newspaper"), issue(SAME_NAME, "A newspaper")
@@ -50,13 +68,43 @@ def judged(data: bytes, **options: Any) -> tuple[str, set[str]]:
     return answer.state, set(answer.codes)
 
 
+ANCHORED = {"trust_anchors": ROOT.certificate.decode()}
+
+
+def context(trust: dict[str, str], **verify: bool) -> Context:
+    """Settings of the library written here, none of them from the module under test."""
+    settings: dict[str, Any] = {
+        "verify": {"verify_trust": True, "remote_manifest_fetch": False, "ocsp_fetch": False, **verify},
+        "builder": {"thumbnail": {"enabled": False}},
+    }
+    return Context(Settings.from_dict({**settings, "trust": trust} if trust else settings))
+
+
+def reported(data: bytes, settings: Context, mime: str = "image/jpeg") -> dict[str, Any]:
+    """The library's own report."""
+    report: dict[str, Any] = json.loads(Reader(mime, io.BytesIO(data), context=settings).json())
+    return report
+
+
+def library_answer(data: bytes, settings: Context, mime: str = "image/jpeg") -> tuple[str, set[str]]:
+    """State and failures of the file itself, as the library has them."""
+    report = reported(data, settings, mime)
+    results = report["validation_results"]["activeManifest"]
+    return report["validation_state"], {failure["code"] for failure in results["failure"]}
+
+
 def library_state(data: bytes, trusted: list[bytes]) -> str:
-    """What the library itself answers, with settings written here."""
-    settings: dict[str, Any] = {"verify": {"verify_trust": True, "remote_manifest_fetch": False}}
-    if trusted:
-        settings["trust"] = {"trust_anchors": b"".join(trusted).decode()}
-    with Context(Settings.from_dict(settings)) as context:
-        return json.loads(Reader("image/jpeg", io.BytesIO(data), context=context).json())["validation_state"]
+    return library_answer(data, context({"trust_anchors": b"".join(trusted).decode()} if trusted else {}))[0]
+
+
+def library_signed(identity: Identity, settings: Context, embed: bool = True) -> tuple[bytes, bytes]:
+    """Sign FILE with the library alone: the file that comes out, and the manifest."""
+    info = C2paSignerInfo(C2paSigningAlg.ES256, identity.chain, identity.private_key, None)
+    builder, out = Builder(manifest("Test card"), settings), io.BytesIO()
+    if not embed:
+        builder.set_no_embed()
+    store = builder.sign(Signer.from_info(info), "image/jpeg", io.BytesIO(FILE), out)
+    return out.getvalue(), bytes(store)
 
 
 # --------------------------------------------------------------------------- states
@@ -143,6 +191,58 @@ def test_a_stored_manifest_identifies_but_does_not_authenticate_another_file() -
         assert answer.mark == "00ffa5"  # it says which image it means
 
 
+def test_a_sidecar_holds_for_the_original_and_for_nothing_else() -> None:
+    unchanged, sidecar = library_signed(ALICE, context({}), embed=False)
+    assert unchanged == FILE
+    assert judged(FILE) == ("no manifest", set())
+    assert judged(FILE, stored=sidecar) == ("trusted", set())
+    assert judged(FILE, stored=sidecar, trusted=[])[0] == "unknown signer"
+    assert judged(flipped(FILE, -200), stored=sidecar) == ("invalid", {MISMATCH})
+    # The file with a manifest inside is another file, and the sidecar is preferred to what is inside.
+    assert judged(SIGNED.data, stored=sidecar) == ("invalid", {MISMATCH})
+
+
+def test_an_embedded_manifest_is_no_sidecar_because_its_hash_leaves_out_its_own_place() -> None:
+    with context(ANCHORED) as settings:
+        reader = Reader("image/jpeg", io.BytesIO(FILE), manifest_data=SIGNED.manifest, context=settings)
+        report = json.loads(reader.json())
+    failures = report["validation_results"]["activeManifest"]["failure"]
+    assert report["validation_state"] == "Invalid"
+    assert {failure["code"] for failure in failures} == {MISMATCH}
+    assert any("exclusion" in failure["explanation"] for failure in failures)
+
+
+def test_without_a_check_of_trust_the_library_says_valid_and_names_no_failure() -> None:
+    settings = context(ANCHORED, verify_trust=False)
+    for data in (SIGNED.data, sign(FILE, manifest("Test card"), MALLORY).data):
+        assert library_answer(data, settings) == ("Valid", set())
+        assert pv._judge(reported(data, settings)).state == "unknown signer"
+    assert library_answer(flipped(SIGNED.data, -200), settings) == ("Invalid", {MISMATCH})
+
+
+@pytest.mark.parametrize("data", [SIGNED.data, flipped(SIGNED.data, -200)], ids=["intact", "tampered"])
+def test_without_any_check_the_library_says_invalid_with_no_failure_and_no_success(data: bytes) -> None:
+    settings = context(ANCHORED, verify_after_reading=False)
+    report = reported(data, settings)
+    assert library_answer(data, settings) == ("Invalid", set())
+    assert report["validation_results"]["activeManifest"]["success"] == []
+    assert pv._judge(report).state == "invalid"
+
+
+def test_a_verdict_asks_for_every_check_and_does_not_rely_on_defaults() -> None:
+    asked = pv._settings([])["verify"]
+    assert asked["verify_after_reading"] is True
+    assert asked["verify_trust"] is True
+
+
+def test_the_library_goes_by_the_bytes_of_a_jpeg_and_not_by_the_type_that_it_is_told() -> None:
+    """The same holds for a PNG that it is told to be a JPEG."""
+    png = sign(PNG, manifest("Test card"), ALICE).data
+    for data, wrong in ((SIGNED.data, "image/png"), (png, "image/jpeg")):
+        assert library_answer(data, context(ANCHORED), wrong) == ("Trusted", set())
+        assert library_answer(flipped(data, -200), context(ANCHORED), wrong) == ("Invalid", {MISMATCH})
+
+
 def test_signing_twice_differs_and_both_hold() -> None:
     again = sign(FILE, manifest("Test card", mark="00ffa5"), ALICE)
     assert again.manifest != SIGNED.manifest
@@ -216,6 +316,8 @@ def certified(
     constraints: bool = True,
     years: tuple[int, int] = (2020, 2049),
     organization: bool = True,
+    key_name: bool = False,
+    self_signed: bool = False,
 ) -> Identity:
     """Build a certificate under ROOT with the parts that a case asks for, independently of the library."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -223,10 +325,13 @@ def certified(
     root_key = serialization.load_pem_private_key(ROOT.private_key, None)
     names = [(NameOID.COUNTRY_NAME, "XX"), (NameOID.COMMON_NAME, "Case")]
     names += [(NameOID.ORGANIZATION_NAME, "Case")] if organization else []
+    subject = x509.Name([x509.NameAttribute(*name) for name in names])
+    issuer, issuer_key = (subject, key) if self_signed else (root.subject, root_key)
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
     built = (
         x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(*name) for name in names]))
-        .issuer_name(root.subject)
+        .subject_name(subject)
+        .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(datetime.datetime(years[0], 1, 1))
@@ -240,13 +345,16 @@ def certified(
     if use is not None:
         built = built.add_extension(x509.ExtendedKeyUsage(use), critical=False)
     if authority_key:
-        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key())
+        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
         built = built.add_extension(identifier, critical=False)
-    own = built.sign(root_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    if key_name:
+        named = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        built = built.add_extension(named, critical=False)
+    own = built.sign(issuer_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return Identity("Case", own + ROOT.certificate, secret)
+    return Identity("Case", own if self_signed else own + ROOT.certificate, secret)
 
 
 @pytest.mark.case("MRK-29")
@@ -257,6 +365,7 @@ def certified(
         {"use": [ExtendedKeyUsageOID.TIME_STAMPING]},
         {"constraints": False},
         {"organization": False},
+        {"key_name": True},
     ],
     ids=str,
 )
@@ -283,6 +392,118 @@ def test_certificates_that_are_accepted(options: dict[str, Any]) -> None:
 def test_certificates_that_are_refused_at_signing(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"cannot sign: .*certificate"):
         sign(FILE, manifest("Test card"), certified(**options))
+
+
+@pytest.mark.case("MRK-29")
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param("1.3.6.1.5.5.7.3.36", id="document signing"),
+        pytest.param("1.3.6.1.4.1.62558.2.1", id="C2PA claim signing"),
+    ],
+)
+def test_uses_that_both_signer_and_reader_must_list(use: str) -> None:
+    identity = certified(use=[x509.ObjectIdentifier(use)])
+    with pytest.raises(ValueError, match=r"signingCredential\.invalid.*missing required EKU"):
+        sign(FILE, manifest("Test card"), identity)
+    with pytest.raises(C2paError, match="missing required EKU"):
+        library_signed(identity, context(ANCHORED))
+    signed, _ = library_signed(identity, context({"trust_config": use}))
+    unlisted = {"signingCredential.invalid", "signingCredential.untrusted"}
+    assert library_answer(signed, context(ANCHORED)) == ("Invalid", unlisted)
+    assert library_answer(signed, context({**ANCHORED, "trust_config": use})) == ("Trusted", set())
+    assert judged(signed) == ("invalid", unlisted)
+
+
+def made_intermediate() -> Authority:
+    """An authority that ROOT vouches for, built independently of the library."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    root = x509.load_pem_x509_certificate(ROOT.certificate)
+    root_key = serialization.load_pem_private_key(ROOT.private_key, None)
+    assert isinstance(root_key, ec.EllipticCurvePrivateKey)
+    names = [(NameOID.ORGANIZATION_NAME, "Between"), (NameOID.COMMON_NAME, "Between")]
+    issues = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    of_root = x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key())
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(*name) for name in names]))
+        .issuer_name(root.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.datetime(2020, 1, 1))
+        .not_valid_after(datetime.datetime(2049, 1, 1))
+        .add_extension(x509.BasicConstraints(True, 0), critical=True)
+        .add_extension(issues, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(of_root, critical=False)
+        .sign(root_key, hashes.SHA256())
+    )
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Authority("Between", certificate.public_bytes(serialization.Encoding.PEM), secret)
+
+
+BETWEEN = made_intermediate()
+BELOW = issue(BETWEEN, "A newspaper")
+LEAF = BELOW.chain.removesuffix(BETWEEN.certificate)
+
+
+@pytest.mark.case("MRK-30")
+@pytest.mark.parametrize(
+    ("chain", "state"),
+    [
+        pytest.param(LEAF + BETWEEN.certificate, "trusted", id="leaf, intermediate"),
+        pytest.param(LEAF + BETWEEN.certificate + ROOT.certificate, "trusted", id="leaf, intermediate, root"),
+        pytest.param(LEAF, "unknown signer", id="intermediate missing"),
+        pytest.param(LEAF + ROOT.certificate, "unknown signer", id="intermediate missing, root there"),
+    ],
+)
+def test_chains_with_an_intermediate_authority(chain: bytes, state: str) -> None:
+    signed = sign(FILE, manifest("Test card"), dataclasses.replace(BELOW, chain=chain)).data
+    assert library_state(signed, TRUSTED) == {"trusted": "Trusted", "unknown signer": "Valid"}[state]
+    assert judged(signed) == (state, set() if state == "trusted" else {"signingCredential.untrusted"})
+    assert judged(signed, trusted=[SAME_NAME.certificate])[0] == "unknown signer"
+
+
+@pytest.mark.case("MRK-30")
+@pytest.mark.parametrize("root", [b"", ROOT.certificate], ids=["without root", "with root"])
+def test_an_intermediate_before_the_leaf_is_refused(root: bytes) -> None:
+    wrong = dataclasses.replace(BELOW, chain=BETWEEN.certificate + LEAF + root)
+    with pytest.raises(ValueError, match=r"cannot sign: .*certificate"):
+        sign(FILE, manifest("Test card"), wrong)
+
+
+def test_a_self_signed_leaf_is_trusted_by_who_anchors_it_and_by_nobody_else() -> None:
+    identity = certified(self_signed=True)
+    signed = sign(FILE, manifest("Test card"), identity).data
+    assert judged(signed, trusted=[identity.chain]) == ("trusted", set())
+    assert judged(signed) == ("unknown signer", {"signingCredential.untrusted"})
+    assert judged(signed, trusted=[certified(self_signed=True).chain])[0] == "unknown signer"
+
+
+def test_anchors_of_the_user_count_like_the_others() -> None:
+    of_user = context({"user_anchors": ROOT.certificate.decode()})
+    assert library_answer(SIGNED.data, of_user) == ("Trusted", set())
+    assert library_answer(sign(FILE, manifest("Test card"), MALLORY).data, of_user)[0] == "Valid"
+
+
+@pytest.mark.parametrize("listed", ["certificate", "chain", "fingerprint"])
+def test_a_list_of_allowed_signers_does_not_make_one_trusted(listed: str) -> None:
+    own = ALICE.chain.removesuffix(ROOT.certificate)
+    fingerprint = base64.b64encode(x509.load_pem_x509_certificate(own).fingerprint(hashes.SHA256()))
+    entry = {"certificate": own, "chain": ALICE.chain, "fingerprint": fingerprint + b"\n"}[listed]
+    settings = context({"allowed_list": entry.decode()})
+    assert library_answer(SIGNED.data, settings) == ("Valid", {"signingCredential.untrusted"})
+    assert pv._judge(reported(SIGNED.data, settings)).state == "unknown signer"
+
+
+def test_every_trusted_root_counts_however_its_text_ends() -> None:
+    """The library skips a root whose first line hangs on to the last one of the root before it."""
+    bare = [root.certificate.strip() for root in (SAME_NAME, ROOT)]
+    assert library_state(SIGNED.data, bare) == "Valid"
+    for trusted in (bare, bare[::-1], [b"\r\n".join(pem.split(b"\n")) for pem in bare]):
+        assert judged(SIGNED.data, trusted=trusted) == ("trusted", set())
 
 
 @pytest.mark.case("MRK-33")
@@ -367,6 +588,10 @@ def test_statements_without_an_origin_are_refused() -> None:
         lambda: verdict(b"", trusted=[]),
         lambda: verdict("picture.jpg", trusted=[]),
         lambda: verdict(SIGNED.data, trusted=[b"no certificate"]),
+        lambda: verdict(SIGNED.data, trusted=[ROOT.certificate, b"no certificate"]),
+        lambda: verdict(SIGNED.data, trusted=[b""]),
+        lambda: verdict(SIGNED.data, trusted=ROOT.certificate),
+        lambda: verdict(SIGNED.data, trusted=[ROOT.certificate.decode()]),
     ],
 )
 def test_arguments_that_are_refused(call) -> None:

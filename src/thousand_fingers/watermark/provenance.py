@@ -409,14 +409,27 @@ def _context(trusted: Sequence[bytes]) -> Context:
 
 def _settings(trusted: Sequence[bytes]) -> dict[str, Any]:
     settings: dict[str, Any] = {
-        "verify": {"verify_trust": True, "remote_manifest_fetch": False, "ocsp_fetch": False},
+        "verify": {
+            "verify_after_reading": True,
+            "verify_trust": True,
+            "remote_manifest_fetch": False,
+            "ocsp_fetch": False,
+        },
         "builder": {"thumbnail": {"enabled": False}},
     }
     if trusted:
-        anchors = b"".join(trusted)
-        x509.load_pem_x509_certificates(anchors)
-        settings["trust"] = {"trust_anchors": anchors.decode("ascii")}
+        settings["trust"] = {"trust_anchors": b"".join(map(_anchors, trusted)).decode("ascii")}
     return settings
+
+
+def _anchors(pem: bytes) -> bytes:
+    """Return the certificates of one entry, each ending in a newline: the library skips what it cannot parse."""
+    if not isinstance(pem, bytes):
+        raise ValueError(
+            f"trusted must be a sequence of certificates, PEM, in bytes, got an entry of {type(pem)}"
+        )
+    certificates = x509.load_pem_x509_certificates(pem)
+    return b"".join(each.public_bytes(serialization.Encoding.PEM) for each in certificates)
 
 
 def _mime(name: str, data: bytes) -> str:
