@@ -80,6 +80,8 @@ def main(share: float, targets: int) -> None:
     two = [draw_clues(record, 2, rng, day_error=3) for record in records]
     touched = np.mean([table.support[clue.items].sum() for clue in clues])
     print(f"8 clues touch {touched:,.0f} ratings on average, {touched / table.n_ratings:.2%} of the table")
+    seconds = cpu_seconds(lambda: scoreboard_rh(table, clues[0]))  # the first look also makes the codes
+    print(f"first look {seconds:.1f} CPU s, with {table.codes.nbytes / 1e9:.2f} GB of codes")
     peak = memory()
 
     films = np.repeat(np.arange(table.n_items, dtype=np.int16), table.support)

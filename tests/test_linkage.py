@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thousand_fingers import linkage
 from thousand_fingers.datasets import load_movielens, load_tv16
 from thousand_fingers.linkage import (
     Match,
@@ -562,18 +561,6 @@ def test_synthetic_table_is_decided_by_its_generator():
     one, two = (netflix_like(np.random.default_rng(0), share=0.002) for _ in range(2))
     assert (one.users == two.users).all()
     assert (one.days == two.days).all()
-
-
-def test_shipped_rates_come_from_one_table_under_every_condition(synthetic, monkeypatch):
-    monkeypatch.setattr(linkage, "netflix_like", lambda rng: synthetic)
-    part = linkage.netflix_like_rates(3, targets=40)
-    targets, first, right, wrong = part["counts"].T
-    assert part["counts"].shape == (len(linkage.KNOWLEDGE), 4)
-    assert part["ratings"].tolist() == [synthetic.n_ratings]
-    assert (targets == 40).all()
-    assert (right <= first).all()
-    assert first[-1] >= 38
-    assert wrong.sum() < 0.3 * targets.sum()
 
 
 def test_a_lower_threshold_claims_more_about_people_who_are_not_there(synthetic):

@@ -38,6 +38,7 @@ Bools = NDArray[np.bool_]
 
 STAR_SCALE = 1.5  # rho_0 of the paper, in stars
 DAY_SCALE = 30.0  # d_0 of the paper, in days
+_N_HALF_STARS = 11  # 0 to 5 stars in halves
 _CHUNK = 1 << 23  # ratings looked through at a time: a table may have a hundred million
 
 # --------------------------------------------------------------------------- two tables
@@ -437,7 +438,8 @@ class Record:
 class RatingTable:
     """A table of ratings kept by film, as an inverted index: who rated it, how, and when.
 
-    Seven bytes per rating. Made by :func:`rating_table` or :func:`netflix_like`.
+    Seven bytes per rating, and two or four more once somebody has been looked for. Made by
+    :func:`rating_table` or :func:`netflix_like`.
 
     Attributes
     ----------
@@ -476,7 +478,7 @@ class RatingTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the table occupies."""
+        """Bytes of memory that the ratings occupy; :attr:`codes` come on top when they are used."""
         return sum(a.nbytes for a in (self.users, self.half_stars, self.days, self.offsets))
 
     @cached_property
@@ -491,6 +493,16 @@ class RatingTable:
     def last_day(self) -> int:
         """Day of the latest rating."""
         return int(self.days.max())
+
+    @cached_property
+    def codes(self) -> NDArray[np.int16] | NDArray[np.int32]:
+        """Stars and day of each rating as one number: one look-up of a similarity instead of two."""
+        n_days = self.last_day + 1
+        small = _N_HALF_STARS * n_days <= 2**15
+        codes: NDArray[Any] = self.half_stars.astype(np.int16 if small else np.int32)
+        codes *= codes.dtype.type(n_days)
+        codes += self.days
+        return codes
 
     def at(self, item: int) -> slice:
         """Return where the ratings of a film lie."""
@@ -797,14 +809,9 @@ def scores(
             place = int(np.searchsorted(raters, without))
             support -= int(place < len(raters) and raters[place] == without)
         weight = _weight(support, weighting)
-        gain: Floats | float = weight if clues.stars is None and clues.days is None else 0.0
-        if clues.stars is not None:  # few different stars and days: look their similarities up
-            by_star = weight * np.exp(-np.abs(np.arange(11) / 2 - clues.stars[i]) / STAR_SCALE)
-            gain = by_star.take(table.half_stars[part])
-        if clues.days is not None:
-            by_day = weight * np.exp(-np.abs(np.arange(table.last_day + 1) - clues.days[i]) / DAY_SCALE)
-            gain = gain + by_day.take(table.days[part])
-        np.add.at(total, raters, gain)
+        star = None if clues.stars is None else clues.stars[i]
+        day = None if clues.days is None else clues.days[i]
+        np.add.at(total, raters, _gains(table, part, weight, star, day))
     if without is not None:
         total[without] = np.nan
     return total
@@ -1194,47 +1201,6 @@ def netflix_like(
     return RatingTable(users[:n], half_stars[:n], days[:n], offsets, n_users)
 
 
-def netflix_like_rates(part: int, *, targets: int) -> dict[str, Ints]:
-    """Attack a synthetic table of full size under every condition of :data:`KNOWLEDGE`.
-
-    One part of a shipped result: each has its own table, its own targets and its own clues.
-
-    Parameters
-    ----------
-    part : int
-        Seed of everything, at least 0.
-    targets : int
-        How many people with at least 8 ratings are looked for under each condition.
-
-    Returns
-    -------
-    dict of str to ndarray of int
-        ``counts``, shape (6, 4): targets, those in first place alone, right claims at a threshold of 1.5, and
-        false alarms about people who are not there. ``ratings``, shape (1,): ratings in the table.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is out of range.
-
-    Examples
-    --------
-    >>> netflix_like_rates(0, targets=1)["counts"].shape  # doctest: +SKIP
-    (6, 4)
-    """
-    integer("part", part, at_least=0)
-    integer("targets", targets, at_least=1)
-    rng = np.random.default_rng(part)
-    table = netflix_like(rng)
-    enough = np.flatnonzero(table.ratings_per_user >= 8)
-    rows = []
-    for knowledge in KNOWLEDGE.values():
-        people = rng.choice(enough, targets, replace=False)
-        trials = attack_people(table, people, rng, **knowledge)
-        rows.append([targets, trials.found.first, trials.found.right, trials.false_alarms.wrong])
-    return {"counts": np.array(rows), "ratings": np.array([table.n_ratings])}
-
-
 def _sizes(quantiles: tuple[Sequence[float], Sequence[float]], n: int) -> Floats:
     """Return n numbers with given quantiles, ascending: a smooth curve through their logarithms."""
     middle = (np.arange(n) + 0.5) / n
@@ -1353,6 +1319,22 @@ def _shares(group_shares: ArrayLike | None) -> Floats:
     if (shares <= 0).any() or abs(shares.sum() - 1) > 1e-9:
         raise ValueError(f"group_shares must be > 0 and sum to 1, got sum {shares.sum()}")
     return shares / shares.sum()
+
+
+def _gains(
+    table: RatingTable, part: slice, weight: float, star: float | None, day: int | None
+) -> Floats | float:
+    """Return what a clue adds to each of some ratings; few stars and days are different, so look them up."""
+    by_star = by_day = None
+    if star is not None:
+        by_star = weight * np.exp(-np.abs(np.arange(_N_HALF_STARS) / 2 - star) / STAR_SCALE)
+    if day is not None:
+        by_day = weight * np.exp(-np.abs(np.arange(table.last_day + 1) - day) / DAY_SCALE)
+    if by_star is not None and by_day is not None:
+        return np.add.outer(by_star, by_day).take(table.codes[part])
+    if by_star is not None:
+        return by_star.take(table.half_stars[part])
+    return weight if by_day is None else by_day.take(table.days[part])
 
 
 def _half_stars(stars: ArrayLike, shape: tuple[int, ...], lowest: float = 0.5) -> Ints:
