@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +21,7 @@ from thousand_fingers.membership import (
     lira_scores,
     logit_confidence,
     loss_threshold,
+    pareto_front,
     rmia_scores,
     shadow_moments,
     t_scores,
@@ -335,6 +339,27 @@ def test_rmia_counts_the_strangers_it_beats(mode, leave_one_out):
             assert scores[i, j] == pytest.approx(wins / 12)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("leave_one_out", [False, True])
+def test_rmia_ranks_probabilities_that_no_double_can_hold(mode, leave_one_out):
+    rng = np.random.default_rng(0)
+    members = paired_halves(8, 6, rng=rng)
+    powers, others = (rng.integers(-1400, -1100, (8, n)) for n in (6, 40))
+    phi, strangers = powers * math.log(2), others * math.log(2)
+    options = {} if leave_one_out else {"target": phi[:3], "target_population": strangers[:3]}
+    with np.errstate(all="raise", under="ignore"):
+        scores = rmia_scores(phi, members, strangers, mode=mode, offline_a=1.0, **options)
+    p, q = ([[Fraction(2) ** int(k) for k in row] for row in table] for table in (powers, others))
+    for i in range(8 if leave_one_out else 3):
+        use = [m for m in range(8) if m != i or not leave_one_out]
+        means = [sum(q[m][z] for m in use) / len(use) for z in range(40)]
+        for j in range(6):
+            world = {side: [p[m][j] for m in use if members[m, j] == side] for side in (True, False)}
+            m_in, m_out = (sum(world[side]) / len(world[side]) for side in (True, False))
+            ratio = p[i][j] / ((m_in + m_out) / 2 if mode == "online" else m_out)
+            assert scores[i, j] == pytest.approx(sum(ratio > q[i][z] / means[z] for z in range(40)) / 40)
+
+
 def test_rmia_wants_both_targets_or_none():
     phi, members = gaussian_world(8, 6)
     strangers = np.zeros((8, 4))
@@ -375,6 +400,18 @@ def test_weights_of_the_published_setting():
     np.testing.assert_allclose(instance_weights([0, 1, 1.5, 2, 3, 5]), expected, rtol=1e-4)
 
 
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=12))
+def test_the_front_is_what_nothing_beats(points):
+    accuracy, leak = np.array(points, dtype=float).T
+    front = pareto_front(accuracy, leak)
+    assert (np.diff(accuracy[front]) > 0).all()
+    assert (np.diff(leak[front]) > 0).all()
+    for i, (a, b) in enumerate(points):
+        beaten = any(x >= a and y <= b and (x, y) != (a, b) for x, y in points)
+        assert beaten != any((accuracy[j], leak[j]) == (a, b) for j in front)
+        assert i not in front or not beaten
+
+
 # --------------------------------------------------------------------------- refusals
 
 PHI, MEMBERS = gaussian_world(8, 6)
@@ -393,6 +430,10 @@ PHI, MEMBERS = gaussian_world(8, 6)
         (lambda: lira_scores(PHI, MEMBERS, variance="global"), ValueError, "variance must be one of"),
         (lambda: lira_scores(PHI, MEMBERS, target=PHI[:, :3]), ValueError, "one confidence for each of 6"),
         (lambda: calibrated(PHI[0], PHI[:, :3]), ValueError, "reference must have shape"),
+        (lambda: pareto_front([0.9, 0.8], [0.1]), ValueError, "leak must have shape"),
+        (lambda: pareto_front([0.9], [np.nan]), ValueError, "leak must be finite"),
+        (lambda: gaussian_log_ratio([0.0], 0.0, 0.0, 0.0, 1.0), ValueError, "must be > 0"),
+        (lambda: gaussian_log_ratio(["0"], 0.0, 1.0, 0.0, 1.0), TypeError, "x must hold real numbers"),
         (lambda: instance_weights([1.0], slope=-1.0), ValueError, "slope must be >= 0"),
         (
             lambda: train_attack_classifier(

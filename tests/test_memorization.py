@@ -176,6 +176,12 @@ def test_exposure_refuses_what_is_no_opinion(wrong):
         mem.exposure(wrong, 0)
 
 
+@pytest.mark.parametrize("wrong", [["-1.0", "-2.0"], [True, False], [1j, 2j], [None, -1.0]])
+def test_opinions_that_are_no_numbers_are_refused(wrong):
+    with pytest.raises(TypeError, match="log_probabilities must hold real numbers"):
+        mem.exposure(wrong, 0)
+
+
 @pytest.mark.parametrize("n", [2, 10, 1000])
 def test_chance_exposure_is_that_of_a_uniform_rank(n):
     every = [math.log2(n / rank) for rank in range(1, n + 1)]
@@ -305,6 +311,27 @@ def test_a_trace_needs_both_tests_to_be_silent():
     assert not mem.trace(blind, losses[:24] - 3, losses[24:], n_candidates=1000).gone
 
 
+def test_models_of_different_loss_are_pooled_without_a_trace_of_the_difference(people, monkeypatch):
+    rng = np.random.default_rng(3)
+    level = {"sure": 1.0, "unsure": 5.0}  # and the departed are mostly asked of the sure one
+
+    def losses(model, asked):
+        return level[model] + 0.1 * rng.normal(size=len(asked))
+
+    monkeypatch.setattr(mem, "record_losses", losses)
+    monkeypatch.setattr(
+        mem, "exposures", lambda model, asked: rng.exponential(1.4427, len(asked)).clip(max=9.9)
+    )
+    departed, strangers = [people[:50], people[50:60]], [people[100:120], people[120:200]]
+    found = mem.trace_models(list(level), departed, strangers)
+    assert found.auc_chance.low < found.auc < found.auc_chance.high
+    inside, outside = (
+        [losses(m, group) for m, group in zip(level, groups, strict=True)] for groups in (departed, strangers)
+    )
+    raw = mem.trace(np.ones(60), np.concatenate(inside), np.concatenate(outside), n_candidates=1000)
+    assert raw.auc > raw.auc_chance.high  # what pooling the losses themselves would have found
+
+
 def test_repetition_raises_exposure_and_outsiders_stay_at_chance():
     planted = mem.planted_corpus(
         np.random.default_rng(0), levels=(0, 8), per_level=6, background=10, outsiders=18
@@ -320,12 +347,6 @@ def test_repetition_raises_exposure_and_outsiders_stay_at_chance():
     )
     assert found.auc == 1.0
     assert not found.gone
-
-
-def test_one_part_of_the_artefact_has_its_shape():
-    part = mem.size_part(1, widths=[8], seeds=2)
-    assert part["exposure"].shape == part["recited"].shape == (6, 8)
-    assert part["parameters"] == mem.plan_of_width(8).architecture.parameters
 
 
 # --------------------------------------------------------------------------- passages

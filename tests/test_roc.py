@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
@@ -47,8 +46,7 @@ def test_the_rate_at_a_false_positive_rate_is_the_best_of_all_thresholds(pairs, 
     best = 0.0
     for threshold in set(scores):
         accused = scores >= threshold
-        # the rate as it is written, in decimals: a third of three is not 0.3333333333333333 of them
-        if Fraction(int(accused[~members].sum()), int((~members).sum())) <= Fraction(str(fpr)):
+        if accused[~members].mean() <= fpr:
             best = max(best, accused[members].mean())
     point = roc_curve(scores, members).at_fpr(fpr)
     assert point.tpr == best
@@ -132,6 +130,21 @@ def test_ten_percent_of_ten_is_one_whatever_doubles_say():
             assert roc_curve(scores, members).at_fpr(rate).false_positives == int(
                 round(rate * n * 1000) // 1000
             )
+
+
+@given(st.integers(1, 5_000), st.data())
+def test_a_rate_that_is_a_fraction_of_the_non_members_allows_its_numerator(n, data):
+    k = data.draw(st.integers(0, n))
+    roc = roc_curve(np.arange(n + 1.0), np.arange(n + 1) == 0)
+    assert roc.at_fpr(k / n).false_positives == k  # a third of three is one
+    assert roc.at_fpr(math.nextafter(k / n, -1) if k else 0.0).false_positives == max(k - 1, 0)
+
+
+@pytest.mark.parametrize("parts", [3, 7, 49])
+def test_non_members_needed_for_a_part_of_one_divide_by_it(parts):
+    n = non_members_needed(1 / parts)
+    assert n % parts == 0
+    assert roc_curve(np.arange(n + 1.0), np.arange(n + 1) == 0).at_fpr(1 / parts).fpr == 1 / parts
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.01, 0.001])

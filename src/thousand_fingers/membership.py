@@ -351,12 +351,7 @@ def shadow_moments(phi: ArrayLike, members: ArrayLike, *, leave_one_out: bool = 
     """
     confidence, inside = _phi_and_members(phi, members)
     spare = int(leave_one_out)
-    fewest = min(inside.sum(axis=0).min(), (~inside).sum(axis=0).min())
-    if fewest - spare < FEWEST_MODELS:
-        raise ValueError(
-            f"every example needs at least {FEWEST_MODELS + spare} models that saw it and as many that did "
-            f"not{', one of each to leave out' if spare else ''}, got {fewest}: train more models"
-        )
+    _refuse_few(inside, spare)
     return Moments(*_moments(confidence, inside, spare), *_moments(confidence, ~inside, spare))
 
 
@@ -447,13 +442,24 @@ def gaussian_log_ratio(
     -------
     ndarray of float64
 
+    Raises
+    ------
+    TypeError, ValueError
+        If a number is not finite or a variance not positive.
+
     Examples
     --------
     >>> gaussian_log_ratio([0.0, 1.0, 2.0], 2.0, 1.0, 0.0, 1.0)
     array([-2.,  0.,  2.])
     """
-    above, below = (np.square(np.asarray(x) - np.asarray(m)) for m in (mean_in, mean_out))
-    v_in, v_out = np.asarray(var_in, dtype=np.float64), np.asarray(var_out, dtype=np.float64)
+    point = real_array("x", x)
+    above, below = (
+        np.square(point - real_array(name, mean))
+        for name, mean in (("mean_in", mean_in), ("mean_out", mean_out))
+    )
+    v_in, v_out = real_array("var_in", var_in), real_array("var_out", var_out)
+    if not ((v_in > 0).all() and (v_out > 0).all()):
+        raise ValueError("var_in and var_out must be > 0: a Gaussian without spread has no density")
     return (np.log(v_out / v_in) + below / v_out - above / v_in) / 2
 
 
@@ -520,22 +526,21 @@ def rmia_scores(
     strangers = real_array("population", population, shape=(len(confidence), None))
     if (target is None) != (target_population is None):
         raise ValueError("target and target_population must be given together")
-    leave_one_out = target is None
-    probability = special.expit(confidence)
-    moments = shadow_moments(probability, inside, leave_one_out=leave_one_out)
-    of_strangers = special.expit(strangers)
-    average = of_strangers.mean(axis=0)
-    if leave_one_out:
-        average = (len(confidence) * average - of_strangers) / (len(confidence) - 1)
+    spare = int(target is None)
+    _refuse_few(inside, spare)
+    # Everything in logarithms: a probability of e^-1000 is a number like others, and its mean is not 0.
+    log_p, log_p_strangers = -cross_entropies(confidence), -cross_entropies(strangers)
+    expected = _log_mean_exp(log_p, ~inside, spare)
+    average = _log_mean_exp(log_p_strangers, np.ones(strangers.shape, dtype=bool), spare)
     if mode == "online":
-        expected = (moments.mean_in + moments.mean_out) / 2
+        expected = np.logaddexp(_log_mean_exp(log_p, inside, spare), expected) - np.log(2)
     else:
+        with np.errstate(divide="ignore"):  # a = 1 takes P_out as it is
+            rest = np.log(1 - offline_a)
         expected, average = (
-            ((1 + offline_a) * mean + (1 - offline_a)) / 2 for mean in (moments.mean_out, average)
+            np.logaddexp(np.log1p(offline_a) + mean, rest) - np.log(2) for mean in (expected, average)
         )
-    if target is None or target_population is None:
-        log_p, log_p_strangers = -cross_entropies(confidence), -cross_entropies(strangers)
-    else:
+    if target is not None and target_population is not None:
         log_p = -cross_entropies(_targets(target, confidence.shape[1]))
         log_p_strangers = -cross_entropies(_targets(target_population, strangers.shape[1]))
         if log_p.shape[:-1] != log_p_strangers.shape[:-1]:
@@ -543,7 +548,7 @@ def rmia_scores(
                 f"target_population must have as many rows as target, got {log_p_strangers.shape[:-1]} "
                 f"for {log_p.shape[:-1]}"
             )
-    ratio, others = log_p - np.log(expected), np.sort(log_p_strangers - np.log(average), axis=-1)
+    ratio, others = log_p - expected, np.sort(log_p_strangers - average, axis=-1)
     scores = np.empty_like(ratio)
     for place in np.ndindex(ratio.shape[:-1]):
         scores[place] = np.searchsorted(others[place], ratio[place], side="left") / others.shape[-1]
@@ -631,6 +636,39 @@ def instance_weights(t: ArrayLike, *, slope: float = 2.0, offset: float = 2.0) -
     return np.exp(-np.maximum(0.0, slope * scores - offset))
 
 
+def pareto_front(accuracy: ArrayLike, leak: ArrayLike) -> Ints:
+    """Return which ways of training nobody beats: none is at least as accurate and leaks at most as much.
+
+    Parameters
+    ----------
+    accuracy : array-like of float, shape (n,)
+        Higher is better.
+    leak : array-like of float, shape (n,)
+        Lower is better.
+
+    Returns
+    -------
+    ndarray of int64
+        Indices by rising accuracy, and so by rising leak. Of equals the first is named.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If shapes do not match or a number is not finite.
+
+    Examples
+    --------
+    >>> pareto_front([0.90, 0.88, 0.85, 0.89], [0.10, 0.03, 0.03, 0.12]).tolist()
+    [1, 0]
+    """
+    good = real_array("accuracy", accuracy, ndim=1)
+    bad = real_array("leak", leak, shape=good.shape)
+    order = np.lexsort((bad, -good))  # the most accurate first; each next one has to leak less
+    least = np.minimum.accumulate(bad[order])
+    kept = np.append(True, bad[order][1:] < least[:-1])
+    return order[kept][::-1].astype(np.int64)
+
+
 # --------------------------------------------------------------------------- shared
 
 
@@ -663,6 +701,28 @@ def _targets(values: ArrayLike, n: int) -> Floats:
     if array.ndim not in (1, 2) or array.shape[-1] != n:
         raise ValueError(f"target must have one confidence for each of {n} examples, got shape {array.shape}")
     return array
+
+
+def _refuse_few(inside: Bools, spare: int) -> None:
+    fewest = min(inside.sum(axis=0).min(), (~inside).sum(axis=0).min())
+    if fewest - spare < FEWEST_MODELS:
+        raise ValueError(
+            f"every example needs at least {FEWEST_MODELS + spare} models that saw it and as many that did "
+            f"not{', one of each to leave out' if spare else ''}, got {fewest}: train more models"
+        )
+
+
+def _log_mean_exp(log_p: Floats, chosen: Bools, spare: int) -> Floats:
+    """Return the logarithm of the mean probability over the chosen models, each left out of its own row."""
+    terms, n = np.where(chosen, log_p, -np.inf), chosen.sum(axis=0)
+    before = np.logaddexp.accumulate(terms, axis=0)
+    if not spare:
+        return before[-1] - np.log(n)
+    # Taking a term out of a sum would cancel: add what stands before it to what stands after it.
+    after = np.logaddexp.accumulate(terms[::-1], axis=0)[::-1]
+    nothing = np.full((1, terms.shape[1]), -np.inf)
+    left = np.logaddexp(np.vstack([nothing, before[:-1]]), np.vstack([after[1:], nothing]))
+    return left - np.log(n - chosen)
 
 
 def _moments(confidence: Floats, chosen: Bools, spare: int) -> tuple[Floats, Floats, Ints]:

@@ -602,7 +602,7 @@ def exposure(log_probabilities: ArrayLike, secret: int) -> float:
     Raises
     ------
     TypeError, ValueError
-        If ``secret`` is no index, or an opinion is NaN or plus infinity.
+        If ``secret`` is no index, or an opinion is no number, NaN or plus infinity.
 
     References
     ----------
@@ -615,7 +615,9 @@ def exposure(log_probabilities: ArrayLike, secret: int) -> float:
     >>> exposure([-1.0, -1.0, -1.0, -1.0], 1)
     0.0
     """
-    opinions = np.asarray(log_probabilities, dtype=np.float64)
+    opinions = np.asarray(log_probabilities)
+    if opinions.dtype.kind not in "fiu":
+        raise TypeError(f"log_probabilities must hold real numbers, got dtype {opinions.dtype}")
     if opinions.ndim != 1 or not opinions.size:
         raise ValueError(
             f"log_probabilities must be a list of at least one number, got shape {opinions.shape}"
@@ -1174,6 +1176,8 @@ def trace_models(
 ) -> Trace:
     """Look for departed people in several models, each against its own outsiders, and pool what is found.
 
+    Losses are pooled as ranks within each model, because one model's losses say nothing about another's.
+
     Parameters
     ----------
     models : sequence of LanguageModel or AveragedModel
@@ -1201,46 +1205,15 @@ def trace_models(
     True
     """
     cases = list(zip(models, departed, outsiders, strict=True))
+    inside, outside = [], []
+    for model, people, others in cases:
+        losses = record_losses(model, [*people, *others])
+        ranks = stats.rankdata(losses) / (losses.size + 1)
+        inside.append(ranks[: len(people)])
+        outside.append(ranks[len(people) :])
     return trace(
         np.concatenate([exposures(model, people) for model, people, _ in cases]),
-        np.concatenate([record_losses(model, people) for model, people, _ in cases]),
-        np.concatenate([record_losses(model, others) for model, _, others in cases]),
+        np.concatenate(inside),
+        np.concatenate(outside),
         n_candidates=10**SECRET_DIGITS,
     )
-
-
-# --------------------------------------------------------------------------- the artefact
-
-
-def size_part(part: int, *, widths: Sequence[int], seeds: int) -> dict[str, NDArray[np.generic]]:
-    """Compute one part of the curve over model sizes: one width, one seed.
-
-    Parameters
-    ----------
-    part : int
-        Counts seeds inside widths.
-    widths : sequence of int
-        As in :func:`plan_of_width`.
-    seeds : int
-        How many per width; seed s also invents the people.
-
-    Returns
-    -------
-    dict of str to ndarray
-        ``exposure`` and ``recited``, shape (levels, people per level); ``parameters``.
-
-    Examples
-    --------
-    >>> size_part(3, widths=[8], seeds=4)["exposure"].shape  # doctest: +SKIP
-    (6, 8)
-    """
-    width, seed = widths[part // seeds], part % seeds
-    planted = planted_corpus(np.random.default_rng(seed))
-    plan = plan_of_width(width)
-    model = train_model(planted.table, plan, seed=seed).model
-    shape = len(np.unique(planted.repetitions)), -1
-    return {
-        "exposure": exposures(model, planted.people).reshape(shape),
-        "recited": np.array(extract(model, planted.people).recited).reshape(shape),
-        "parameters": np.array(plan.architecture.parameters),
-    }

@@ -253,10 +253,9 @@ def non_members_needed(fpr: float, *, factor: float = 2.0, confidence: float = 0
     """
     fpr = real_number("fpr", fpr, above=0, below=1)
     factor = real_number("factor", factor, above=1)
-    rate = Fraction(str(fpr))
     false_positives = 1
     while True:
-        n = math.ceil(false_positives / rate)
+        n = _fewest(false_positives, fpr)
         low, high = clopper_pearson(false_positives, n, confidence)
         if low >= fpr / factor and high <= min(1.0, fpr * factor):
             return n
@@ -542,6 +541,16 @@ def _last_of_ties(ordered: Floats) -> NDArray[np.intp]:
 
 
 def _allowed(fpr: float, non_members: int) -> int:
-    """Return how many false positives a rate allows; 0.1 of 10 is 1, whatever doubles say."""
-    rate = Fraction(str(real_number("fpr", fpr, at_least=0, at_most=1)))
-    return math.floor(rate * non_members)
+    """Return how many false positives a rate allows: the most whose share, as a double, is at most the rate.
+
+    So 0.1 of 10 is 1, and a third of 3 is 1, although the doubles 0.1 and 1/3 are not these numbers.
+    """
+    rate = real_number("fpr", fpr, at_least=0, at_most=1)
+    floor = math.floor(Fraction(rate) * non_members)
+    return floor + (floor < non_members and (floor + 1) / non_members <= rate)
+
+
+def _fewest(false_positives: int, fpr: float) -> int:
+    """Return the smallest number of non-members among which a rate allows so many false positives."""
+    n = math.ceil(false_positives / Fraction(fpr))
+    return n - (n > false_positives and _allowed(fpr, n - 1) >= false_positives)

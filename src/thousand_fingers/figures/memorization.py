@@ -91,7 +91,7 @@ def _chance_line(ax: Axes, mean: float, highest: float) -> None:
     ax.axhline(mean, color="grey", ls=":", lw=1.2)
     ax.text(0.98, mean - 0.15, "chance", fontsize=9, ha="right", va="top", transform=ax.get_yaxis_transform())
     ax.axhline(highest, color="grey", ls="-", lw=0.8)
-    ax.text(0.98, highest + 0.12, "first of all", fontsize=9, ha="right", transform=ax.get_yaxis_transform())
+    ax.text(0.02, highest + 0.12, "first of all", fontsize=9, transform=ax.get_yaxis_transform())
     ax.set_ylim(0, highest + 1)
 
 

@@ -1,23 +1,17 @@
-"""The set-up of chapter 2: nothing that is attacked made the inputs, and configurations mean what they say."""
+"""The set-up of chapter 2: nothing that is attacked made the inputs, and a control sees it if something did."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from thousand_fingers import datasets
+from thousand_fingers.audited_digits import audit_setup, shadow_models
 from thousand_fingers.ensembles import paired_halves, train_ensemble
-from thousand_fingers.membership_sweeps import (
-    FIGURES,
-    POLICY,
-    _changes,
-    aimed_noise,
-    audit_setup,
-    shadow_models,
-    sweep_part,
-)
+from thousand_fingers.roc import chance_interval, roc_curve
 
 
 def test_no_image_has_two_roles():
@@ -63,28 +57,28 @@ def test_shadow_models_are_trained_by_the_policy_on_their_halves():
     assert ((setup.confidence(found, setup.validation) > 0) <= right).all()  # surer than all others together
 
 
-def test_aimed_noise_is_redistributed_uniform_noise():
-    weights = np.array([1.0, 0.9, 0.5, 0.01])
-    noise = aimed_noise(weights, 0.3)
-    assert (noise**2).mean() == pytest.approx(0.09)
-    assert noise[0] == 0
-    assert (np.diff(noise) > 0).all()
+@pytest.mark.case("MIP-7")
+def test_what_stands_in_the_audited_images_does_not_change_how_anything_is_prepared(monkeypatch):
+    whole = audit_setup()
+    digits, split = datasets.load_mnist("ci")
+    images = digits.images.copy()
+    images[whole.audit] = np.random.default_rng(0).random(images[whole.audit].shape)
+    monkeypatch.setattr(datasets, "load_mnist", lambda _: (replace(digits, images=images), split))
+    other = audit_setup.__wrapped__()
+    rest = np.setdiff1d(np.arange(len(images)), whole.audit)
+    assert torch.equal(other.inputs[rest], whole.inputs[rest])
+    assert not torch.equal(other.inputs[whole.audit], whole.inputs[whole.audit])
 
 
-def test_noise_is_given_on_the_mean_gradient_and_passed_on_per_example():
-    batch = POLICY["batch_size"]
-    per_example = _changes({"noise": 0.01})["noise_std"]
-    assert math.sqrt(batch * per_example**2) / batch == pytest.approx(0.01)
-    changes = _changes({"max_grad_norm": 2.0, "noise_multiplier": 0.5})
-    assert math.sqrt(batch) * changes["noise_std"] == pytest.approx(2.0 * 0.5)  # on the sum, as DP-SGD counts
-    assert set(changes) == {"max_grad_norm", "noise_std"}
-
-
-def test_a_part_of_a_sweep_is_its_configuration():
-    small = {"n": 40, "epochs": 2, "hidden": [4]}
-    parts = [sweep_part(k, configurations=[small, small | {"epochs": 1}]) for k in (0, 1, 0)]
-    assert parts[0]["figures"].shape == (len(FIGURES),)
-    np.testing.assert_array_equal(parts[0]["figures"], parts[2]["figures"])
-    assert (parts[0]["figures"] != parts[1]["figures"]).any()
-    assert np.isnan(parts[0]["t"][40:]).all()
-    assert np.isfinite(parts[0]["t"][:40]).all()
+@pytest.mark.case("MIP-7")
+@pytest.mark.parametrize("fault", [0.0, 0.2])
+def test_members_who_were_prepared_otherwise_are_seen_without_any_model(fault):
+    setup = audit_setup()
+    members = paired_halves(2, 1000, rng=np.random.default_rng(0))[0]
+    images = setup.inputs[setup.audit].numpy() + fault * members[:, None]
+    learn, check = np.arange(0, 1000, 2), np.arange(1, 1000, 2)
+    features = np.column_stack([images, np.ones(1000)])
+    guess, *_ = np.linalg.lstsq(features[learn], members[learn] - 0.5)
+    area = roc_curve(features[check] @ guess, members[check]).auc
+    low, high = chance_interval(int(members[check].sum()), int((~members[check]).sum()), 1 - 1e-6)
+    assert (low < area < high) == (fault == 0)
