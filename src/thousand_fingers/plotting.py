@@ -23,9 +23,12 @@ from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
+from numpy.typing import ArrayLike, NDArray
 
 from thousand_fingers.book.record import record_plot
 from thousand_fingers.validation import integer, real_number
+
+Floats = NDArray[np.float64]
 
 #: Okabe & Ito (2008), ordered so that the first three also differ in lightness.
 PALETTE = ("#0072B2", "#D55E00", "#000000", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -33,8 +36,8 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PAGE_WIDTH = 7.0  # inches; text of 9 pt stays 9 pt when the page is this wide
 
-# rcParams names are literals to the type checker; the values are of many types.
-_STYLE: dict[Any, Any] = {
+#: How every drawing of the book looks. (The names are literals to the type checker; the values are of many types.)
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "axes.labelsize": 10,
@@ -122,7 +125,7 @@ def figure(
     integer("rows", rows, at_least=1)
     real_number("height", height, above=0)
     real_number("width", width, above=0)
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+    with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
         drawing = Figure(figsize=(width, height))
         axes = drawing.subplots(rows, columns, **subplots)
         panels = [axes] if isinstance(axes, Axes) else list(np.ravel(axes))
@@ -137,6 +140,44 @@ def figure(
         drawing.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     record_plot(name, _plotted(panels))
     _show(svg.getvalue().decode("utf-8"), name, caption, alt)
+
+
+def range_bars(ax: Axes, x: ArrayLike, values: Floats, *, middle: Floats, place: int, label: str) -> None:
+    """Draw one line over several seeds, with a bar from the lowest to the highest at each point.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        Where to draw.
+    x : array-like, shape (points,)
+        The places.
+    values : ndarray of float64, shape (points, seeds)
+        What each seed gave.
+    middle : ndarray of float64, shape (points,)
+        Where the line goes: means, or medians.
+    place : int
+        Place of the line among the book's colours, markers and dashes.
+    label : str
+        Its name in the legend.
+
+    Examples
+    --------
+    >>> ax = Figure().subplots()
+    >>> rates = np.array([[0.1, 0.3], [0.5, 0.9]])
+    >>> range_bars(ax, [1, 2], rates, middle=rates.mean(axis=1), place=0, label="two seeds")
+    >>> [bar.get_segments()[1].tolist() for bar in ax.collections]
+    [[[2.0, 0.5], [2.0, 0.9]]]
+    """
+    ax.errorbar(
+        x,
+        middle,
+        [middle - values.min(axis=1), values.max(axis=1) - middle],
+        color=PALETTE[place],
+        marker=MARKERS[place],
+        linestyle=DASHES[place],
+        capsize=3,
+        label=label,
+    )
 
 
 def html_figure(

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from thousand_fingers.plotting import DASHES, MARKERS, PALETTE
+from thousand_fingers.plotting import DASHES, MARKERS, PALETTE, range_bars
 
 Floats = NDArray[np.float64]
 
@@ -20,17 +20,7 @@ Floats = NDArray[np.float64]
 def errors(ax: Axes, queries: Sequence[int], series: Mapping[str, Floats]) -> None:
     """Draw the error of the stolen weights against queries; each array has shape (queries, seeds)."""
     for i, (name, found) in enumerate(series.items()):
-        middle = np.median(found, axis=1)
-        ax.errorbar(
-            queries,
-            middle,
-            [middle - found.min(axis=1), found.max(axis=1) - middle],
-            color=PALETTE[i],
-            marker=MARKERS[i],
-            linestyle=DASHES[i],
-            capsize=3,
-            label=name,
-        )
+        range_bars(ax, queries, found, middle=np.median(found, axis=1), place=i, label=name)
     ax.set(xscale="log", yscale="log", xlabel="queries", ylabel="relative error of the weights")
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
 
@@ -50,17 +40,7 @@ def directions(ax: Axes, series: Mapping[str, tuple[ArrayLike, ArrayLike]], tick
 def fidelity(ax: Axes, queries: Sequence[int], series: Mapping[str, Floats]) -> None:
     """Draw the agreement of copies with the victim: mean over seeds, and range; shape (queries, seeds)."""
     for i, (name, rates) in enumerate(series.items()):
-        middle = rates.mean(axis=1)
-        ax.errorbar(
-            queries,
-            middle,
-            [middle - rates.min(axis=1), rates.max(axis=1) - middle],
-            color=PALETTE[i],
-            marker=MARKERS[i],
-            linestyle=DASHES[i],
-            capsize=3,
-            label=name,
-        )
+        range_bars(ax, queries, rates, middle=rates.mean(axis=1), place=i, label=name)
     ax.set(xscale="log", xlabel="queries", ylabel="answers like the victim", ylim=(0, 1.02))
     ax.set_xticks(queries, [str(n) for n in queries])
     ax.minorticks_off()

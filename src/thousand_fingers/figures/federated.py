@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from thousand_fingers.intervals import clopper_pearson
-from thousand_fingers.plotting import DASHES, MARKERS, PALETTE
+from thousand_fingers.plotting import DASHES, MARKERS, PALETTE, range_bars
 
 Floats = NDArray[np.float64]
 
@@ -106,17 +106,7 @@ def adapted(ax: Axes, series: Mapping[str, Floats]) -> None:
 def crowds(ax: Axes, clients: Sequence[int], series: Mapping[str, Floats]) -> None:
     """Draw accuracy against the number of clients; each array has shape (numbers of clients, seeds)."""
     for i, (name, rates) in enumerate(series.items()):
-        middle = rates.mean(axis=1)
-        ax.errorbar(
-            clients,
-            middle,
-            [middle - rates.min(axis=1), rates.max(axis=1) - middle],
-            color=PALETTE[i],
-            marker=MARKERS[i],
-            linestyle=DASHES[i],
-            capsize=3,
-            label=name,
-        )
+        range_bars(ax, clients, rates, middle=rates.mean(axis=1), place=i, label=name)
     ax.set_xscale("log")
     ax.set_xticks(clients, [f"{count:,}" for count in clients])
     ax.minorticks_off()

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from thousand_fingers.figures.membership import curves
 from thousand_fingers.membership_audit import Report
-from thousand_fingers.plotting import _STYLE, PAGE_WIDTH
+from thousand_fingers.plotting import PAGE_WIDTH, STYLE
 
 
 def report_png(report: Report) -> bytes:
@@ -18,7 +18,7 @@ def report_png(report: Report) -> bytes:
     The axes begin at one false alarm among the non-members tested: nothing is known below.
     """
     attacks = {finding.title: finding.roc for finding in report.findings if finding.roc is not None}
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         drawing = Figure(figsize=(PAGE_WIDTH, 4.5))
         curves(drawing.subplots(), attacks, lowest=1 / report.non_members)
         picture = io.BytesIO()

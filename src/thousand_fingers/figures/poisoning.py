@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from thousand_fingers.plotting import DASHES, MARKERS, PALETTE
+from thousand_fingers.plotting import DASHES, MARKERS, PALETTE, range_bars
 
 Floats = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ def shares(
     """
     for i, (name, both) in enumerate(series.items(), start=first):
         for panel, rates in zip(panels, both, strict=True):
-            _with_seeds(panel, share, rates, name, i)
+            range_bars(panel, share, rates, middle=rates.mean(axis=1), place=i, label=name)
             panel.set_xscale("symlog", linthresh=1e-3)
             panel.set_xticks([0, 1e-3, 1e-2, 1e-1], ["0", "0.1%", "1%", "10%"])
             panel.set(xlabel="poison, share of the training set", ylim=(-0.03, 1.03), xlim=(-1e-4, 0.15))
@@ -50,7 +50,7 @@ def shares(
 def sizes(ax: Axes, sides: Sequence[int], series: Mapping[str, Floats]) -> None:
     """Draw attack success against the side of the patch; each array has shape (sides, seeds)."""
     for i, (name, rates) in enumerate(series.items()):
-        _with_seeds(ax, sides, rates, name, i)
+        range_bars(ax, sides, rates, middle=rates.mean(axis=1), place=i, label=name)
     ax.set(xlabel="side of the patch (pixels)", ylabel="stamped images that obey", ylim=(-0.03, 1.03))
     ax.set_xticks(sides)
     ax.legend(loc="upper left")
@@ -63,7 +63,7 @@ def flips(panels: Sequence[Axes], series: Mapping[str, tuple[ArrayLike, Floats, 
     """
     for i, (name, (share, *both)) in enumerate(series.items()):
         for panel, rates in zip(panels, both, strict=True):
-            _with_seeds(panel, 100 * np.asarray(share), rates, name, i)
+            range_bars(panel, 100 * np.asarray(share), rates, middle=rates.mean(axis=1), place=i, label=name)
             panel.set(xlabel="flipped labels (% of the training set)", ylim=(-0.03, 1.03))
     panels[0].set_ylabel("right on all digits")
     panels[1].set_ylabel("right on fours")
@@ -93,18 +93,3 @@ def cures(ax: Axes, rows: Mapping[str, Mapping[str, float]]) -> None:
         xlabel="stamped images that obey", ylabel="poison", xlim=(-0.03, 1.03), ylim=(-len(rows) + 0.5, 0.5)
     )
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-
-
-def _with_seeds(ax: Axes, x: ArrayLike, rates: Floats, name: str, i: int) -> None:
-    """Draw the mean over seeds, the last axis, with a bar from the lowest to the highest."""
-    middle = rates.mean(axis=1)
-    ax.errorbar(
-        x,
-        middle,
-        [middle - rates.min(axis=1), rates.max(axis=1) - middle],
-        color=PALETTE[i],
-        marker=MARKERS[i],
-        linestyle=DASHES[i],
-        capsize=3,
-        label=name,
-    )
