@@ -555,15 +555,22 @@ def _rake(
 ) -> NDArray[np.float64]:
     """Scale rows and columns in turn until the margins are the given ones.
 
-    A trace of independence keeps every cell that can be needed reachable.
+    A trace of independence keeps every cell that can be needed reachable, but
+    raking creeps where much has to grow from that trace. Whatever it still
+    misses is shared out independently, which makes both margins exact
+    [Altschuler2017], algorithm 2.
     """
     joint = (1 - 1e-9) * joint + 1e-9 * np.outer(rows, columns)
     for _ in range(200):
         joint = joint * _ratio(rows, joint.sum(axis=1))[:, np.newaxis]
         joint = joint * _ratio(columns, joint.sum(axis=0))
         if np.abs(joint.sum(axis=1) - rows).sum() < 1e-12:
-            break
-    return joint
+            return joint
+    joint = joint * np.minimum(_ratio(rows, joint.sum(axis=1)), 1)[:, np.newaxis]
+    joint = joint * np.minimum(_ratio(columns, joint.sum(axis=0)), 1)
+    missing_rows = np.maximum(rows - joint.sum(axis=1), 0.0)
+    missing_columns = np.maximum(columns - joint.sum(axis=0), 0.0)
+    return joint + np.outer(missing_rows, missing_columns) / missing_rows.sum()
 
 
 def _ratio(wanted: NDArray[np.float64], have: NDArray[np.float64]) -> NDArray[np.float64]:
