@@ -9,7 +9,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
-from scipy.stats import mannwhitneyu
 
 from thousand_fingers.ensembles import train_ensemble
 from thousand_fingers.poisoning import (
@@ -18,7 +17,6 @@ from thousand_fingers.poisoning import (
     activation_clustering,
     attack_success,
     choose_rows,
-    detection_curve,
     example_digests,
     flip_labels,
     insert_word,
@@ -30,6 +28,7 @@ from thousand_fingers.poisoning import (
     spectral_scores,
     wanted_labels,
 )
+from thousand_fingers.roc import roc_curve
 
 LABELS = np.arange(4_000) % 10
 BASE = np.random.default_rng(0).uniform(0, 0.9, (200, 28, 28))
@@ -332,7 +331,7 @@ def test_both_detectors_find_a_planted_minority_and_lose_it_when_it_does_not_sta
         zero = labels == 0
         clusters = activation_clustering(features, labels)
         for scores in (spectral_scores(features, labels), clusters.scores):
-            assert low <= detection_curve(scores[zero], bad[zero]).auc <= high
+            assert low <= roc_curve(scores[zero], bad[zero]).auc <= high
     features, labels, bad = planted(0.1, 8.0)
     flagged = activation_clustering(features, labels).flagged(labels)
     assert flagged[bad].all()
@@ -343,7 +342,7 @@ def test_both_detectors_find_a_planted_minority_and_lose_it_when_it_does_not_sta
 def test_spectral_scores_are_blind_to_a_poison_of_one_half() -> None:
     features, labels, bad = planted(0.5, 8.0)
     zero = labels == 0
-    auc = detection_curve(spectral_scores(features, labels)[zero], bad[zero]).auc
+    auc = roc_curve(spectral_scores(features, labels)[zero], bad[zero]).auc
     assert 0.35 < auc < 0.65
 
 
@@ -403,23 +402,6 @@ def test_detectors_refuse_what_they_cannot_judge() -> None:
         spectral_scores([[np.nan]], [0])
     with pytest.raises(ValueError, match="labels must have shape"):
         spectral_scores([[1.0]], [0, 1])
-
-
-@settings(max_examples=50)
-@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=2, max_size=40))
-def test_the_area_is_the_probability_that_poison_scores_higher(pairs: list[tuple[int, bool]]) -> None:
-    scores, truth = np.array([p[0] for p in pairs], dtype=float), np.array([p[1] for p in pairs])
-    if truth.all() or not truth.any():
-        with pytest.raises(ValueError, match="both kinds"):
-            detection_curve(scores, truth)
-        return
-    curve = detection_curve(scores, truth)
-    statistic = mannwhitneyu(scores[truth], scores[~truth]).statistic  # counts ties one half
-    assert curve.auc == pytest.approx(statistic / (truth.sum() * (~truth).sum()))
-    assert (np.diff(curve.fpr) >= 0).all()
-    assert (np.diff(curve.tpr) >= 0).all()
-    assert curve.fpr[0] == curve.tpr[0] == 0
-    assert curve.fpr[-1] == curve.tpr[-1] == 1
 
 
 # --------------------------------------------------------------------------- a backdoor, end to end

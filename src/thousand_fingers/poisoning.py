@@ -663,54 +663,6 @@ def activation_clustering(features: ArrayLike, labels: ArrayLike, *, dimensions:
     return Clusters(scores, small_share, silhouette)
 
 
-class Curve(NamedTuple):
-    """A receiver operating characteristic."""
-
-    fpr: Floats
-    tpr: Floats
-    auc: float
-
-
-def detection_curve(scores: ArrayLike, poisoned: ArrayLike) -> Curve:
-    """Return which part of the poison a threshold finds, against the part of clean examples it accuses.
-
-    Equal scores rise and fall together: between their two corners the curve is a straight line.
-
-    Parameters
-    ----------
-    scores : array-like of float, shape (n,)
-        Higher is more suspicious.
-    poisoned : array-like of bool, shape (n,)
-        The truth; both kinds must occur.
-
-    Returns
-    -------
-    Curve
-        False-positive rates and true-positive rates from (0, 0) to (1, 1), and the area below.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If shapes do not match or one of the kinds is missing.
-
-    Examples
-    --------
-    >>> detection_curve([4.0, 3.0, 2.0, 1.0], [True, False, True, False]).auc
-    0.75
-    """
-    suspicion = real_array("scores", scores, ndim=1)
-    truth = np.asarray(poisoned)
-    if truth.dtype != np.bool_ or truth.shape != suspicion.shape:
-        raise TypeError("poisoned must be an array of bool, one entry per score")
-    if truth.all() or not truth.any():
-        raise ValueError("poisoned must hold both kinds, got one")
-    order = np.argsort(-suspicion, kind="stable")
-    ends = np.flatnonzero(np.diff(suspicion[order], append=-np.inf))
-    found = np.concatenate([[0], np.cumsum(truth[order])[ends]]) / truth.sum()
-    accused = np.concatenate([[0], np.cumsum(~truth[order])[ends]]) / (~truth).sum()
-    return Curve(accused, found, float(np.trapezoid(found, accused)))
-
-
 # --------------------------------------------------------------------------- provenance
 
 
