@@ -47,6 +47,17 @@ def test_curves_show_the_mean_over_seeds_and_stay_inside_their_range() -> None:
     assert ends.max() <= 1
 
 
+def test_prompts_are_drawn_against_what_comes_back_what_has_risen_and_what_is_guessed():
+    rng = np.random.default_rng(0)
+    recited, bits, right = ({"known": rng.random((5, 3)), "never": rng.random((n, 3))} for n in (5, 5, 5))
+    panels = Figure().subplots(1, 3)
+    draw.contexts(panels, [6, 8, 10, 12, 14], recited, bits, [1, 2, 3, 4, 5], right)
+    for panel, series in zip(panels, (recited, bits, right), strict=True):
+        drawn = [container[0].get_ydata() for container in panel.containers]
+        np.testing.assert_allclose(drawn, [values.mean(1) for values in series.values()])
+    assert panels[1].get_ylabel() == "mean exposure (bits)"
+
+
 def test_one_drawer_costs_what_is_left_in_it() -> None:
     owners = [mem.NOBODY] * 12 + [0] * 4 + [1] * 4
     shards = mem.deal(owners, 4, np.random.default_rng(0))

@@ -137,6 +137,26 @@ def test_count_total_and_share_are_reported():
     assert test.near == (True, True, False)  # one character missing
 
 
+def test_an_attacker_who_knows_less_is_shown_the_end_of_the_prefix(people):
+    tokenizer = mem.book_tokenizer()
+    for tokens in (1, 6, 9, 100):
+        for person, cut in zip(people[:20], mem.shorten(people[:20], tokens), strict=True):
+            assert cut.truth == person.truth
+            assert person.prefix.endswith(cut.prefix)
+            assert len(tokenizer.encode(cut.prefix).ids) == min(
+                tokens, len(tokenizer.encode(person.prefix).ids)
+            )
+    with pytest.raises(ValueError, match="tokens must be >= 1"):
+        mem.shorten(people[:2], 0)
+
+
+def test_recitation_and_exposure_see_the_same_shortened_prompt(people, monkeypatch):
+    asked = []
+    monkeypatch.setattr(mem, "recite", lambda model, tokenizer, texts: asked.extend(texts) or list(texts))
+    mem.extract(small(), people[:8], prompt_tokens=7)
+    assert asked == [person.prefix for person in mem.shorten(people[:8], 7)]
+
+
 @functools.cache
 def slow_distance(a, b):
     if not a or not b:
@@ -309,6 +329,9 @@ def test_a_trace_needs_both_tests_to_be_silent():
     assert mem.trace(blind, losses[:24], losses[24:], n_candidates=1000).gone
     assert not mem.trace(blind + 5, losses[:24], losses[24:], n_candidates=1000).gone
     assert not mem.trace(blind, losses[:24] - 3, losses[24:], n_candidates=1000).gone
+    # a secret that a model has been taught to avoid is last everywhere, and shows by it
+    assert not mem.trace(blind / 20, losses[:24], losses[24:], n_candidates=1000).gone
+    assert not mem.trace(blind, losses[:24] + 3, losses[24:], n_candidates=1000).gone
 
 
 def test_models_of_different_loss_are_pooled_without_a_trace_of_the_difference(people, monkeypatch):
@@ -330,6 +353,12 @@ def test_models_of_different_loss_are_pooled_without_a_trace_of_the_difference(p
     )
     raw = mem.trace(np.ones(60), np.concatenate(inside), np.concatenate(outside), n_candidates=1000)
     assert raw.auc > raw.auc_chance.high  # what pooling the losses themselves would have found
+
+
+@pytest.mark.parametrize("groups", [([], [], []), ([0], [], [[1]]), ([0], [[1]], [[1], [2]])])
+def test_models_without_people_of_their_own_are_refused(groups):
+    with pytest.raises(ValueError, match="models must be at least one, with departed and outsiders for each"):
+        mem.trace_models(*groups)
 
 
 def test_repetition_raises_exposure_and_outsiders_stay_at_chance():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
@@ -157,6 +158,33 @@ def test_the_number_of_non_members_is_the_first_whose_interval_fits(rate, factor
     n, step = non_members_needed(rate, factor=factor), round(1 / rate)
     assert fits(n)
     assert not any(fits(fewer) for fewer in range(step, n, step))
+
+
+@pytest.mark.parametrize(("factor", "confidence"), [(2.0, 0.95), (1.3, 0.95), (3.0, 0.5), (10.0, 0.999)])
+def test_non_members_needed_are_those_found_by_trying(factor, confidence):
+    for fpr in np.random.default_rng(0).uniform(0.004, 0.996, 12):
+        got = non_members_needed(fpr, factor=factor, confidence=confidence)
+        k = math.floor(fpr * got * (1 + 1e-13))
+        low, high = clopper_pearson(k, got, confidence)
+        assert low >= fpr / factor
+        assert high <= min(1, fpr * factor)
+        for fewer in range(1, k):  # nobody with fewer false positives fits
+            n = math.ceil(fewer / fpr * (1 - 1e-13))
+            low, high = clopper_pearson(fewer, n, confidence)
+            assert low < fpr / factor or high > min(1, fpr * factor)
+
+
+@pytest.mark.parametrize("fpr", [1e-6, 1e-11, 9e-13, 1e-100, 1e-300, 5e-324])
+def test_rates_that_nobody_can_measure_have_an_answer_all_the_same(fpr):
+    needed = non_members_needed(fpr)
+    assert abs(needed * Fraction(fpr) - 12) < 1e-5  # twelve false positives, however rare
+
+
+def test_an_interval_closer_than_a_hundredth_is_not_asked_for():
+    assert non_members_needed(0.01, factor=1.01) == pytest.approx((1.96 / 0.01) ** 2 / 0.01, rel=0.03)
+    for factor in (1.0, 1.0099, math.nan):
+        with pytest.raises(ValueError, match="factor must be"):
+            non_members_needed(0.01, factor=factor)
 
 
 def test_an_operating_point_carries_exact_intervals():

@@ -60,8 +60,6 @@ Progress = Callable[[str, int, int], None]
 
 #: Fewest texts of each kind: below, not even the area can be told from chance.
 FEWEST = 10
-#: Lowest false-positive rate that may be asked for: it would take twelve million non-members.
-LOWEST_FPR = 1e-6
 #: Probability of calling chance a leak, over all tests of a report together.
 LEVEL = 0.01
 FORMAT, VERSION = "thousand-fingers/membership-audit", 1
@@ -315,7 +313,7 @@ def audit(
     has_correct : bool, default True
         Whether ``target.correct`` means anything; without it there is no error zone.
     fpr : sequence of float, default (0.01, 0.001)
-        False-positive rates from :data:`LOWEST_FPR` to 0.5.
+        False-positive rates, in (0, 0.5].
 
     Returns
     -------
@@ -342,7 +340,7 @@ def audit(
     """
     truth = boolean_array("members", members, shape=(len(target),))
     numpy_generator("rng", rng)
-    rates = tuple(real_number("fpr", rate, at_least=LOWEST_FPR, at_most=0.5) for rate in fpr)
+    rates = tuple(real_number("fpr", rate, above=0, at_most=0.5) for rate in fpr)
     n_members, n_non_members = int(truth.sum()), int((~truth).sum())
     if min(n_members, n_non_members) < FEWEST:
         raise ValueError(

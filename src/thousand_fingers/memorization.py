@@ -521,6 +521,37 @@ def extract(model: AnyModel, people: Sequence[Canary], *, prompt_tokens: int | N
     )
 
 
+def shorten(people: Sequence[Canary], tokens: int) -> list[Canary]:
+    """Return records as they look to an attacker who knows only the end of what stands before the secret.
+
+    Parameters
+    ----------
+    people : sequence of Canary
+        Whose records.
+    tokens : int
+        How many tokens of each prefix are left, counted from its end by :func:`book_tokenizer`; at least 1.
+
+    Returns
+    -------
+    list of Canary
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``tokens`` is not a positive integer.
+
+    Examples
+    --------
+    >>> shorten(invent_people(1, np.random.default_rng(0)), 6)[0].prefix
+    ', phone 960'
+    """
+    tokens, tokenizer = integer("tokens", tokens, at_least=1), book_tokenizer()
+    return [
+        Canary(tokenizer.decode(tokenizer.encode(person.prefix).ids[-tokens:]), person.truth)
+        for person in people
+    ]
+
+
 def first_choices(
     model: AnyModel,
     tokenizer: Tokenizer,
@@ -1118,9 +1149,9 @@ class Trace:
 
     @property
     def gone(self) -> bool:
-        """Whether neither test finds anything."""
-        low, high = self.auc_chance
-        return self.exposure <= self.exposure_chance.high and low <= self.auc <= high
+        """Whether neither test finds anything: a secret that a model avoids has left a trace, too."""
+        (low, high), (fewest, most) = self.auc_chance, self.exposure_chance
+        return low <= self.auc <= high and fewest <= self.exposure <= most
 
 
 def trace(
@@ -1194,7 +1225,7 @@ def trace_models(
     Raises
     ------
     ValueError
-        If the three have different lengths.
+        If there is no model, the three have different lengths, or one group is empty.
 
     Examples
     --------
@@ -1204,6 +1235,11 @@ def trace_models(
     >>> trace_models([model], [strangers[:10]], [strangers[10:]]).gone
     True
     """
+    if not models or {len(departed), len(outsiders)} != {len(models)}:
+        raise ValueError(
+            "models must be at least one, with departed and outsiders for each, "
+            f"got {len(models)}, {len(departed)} and {len(outsiders)}"
+        )
     cases = list(zip(models, departed, outsiders, strict=True))
     inside, outside = [], []
     for model, people, others in cases:

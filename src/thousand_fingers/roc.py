@@ -8,6 +8,7 @@ members found at a stated false-positive rate with exact limits, and intervals t
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -233,7 +234,7 @@ def non_members_needed(fpr: float, *, factor: float = 2.0, confidence: float = 0
     fpr : float
         The rate, in (0, 1).
     factor : float, default 2
-        Greater than 1.
+        At least 1.01.
     confidence : float, default 0.95
         Of the interval, in (0, 1).
 
@@ -252,14 +253,27 @@ def non_members_needed(fpr: float, *, factor: float = 2.0, confidence: float = 0
     (1100, 12000)
     """
     fpr = real_number("fpr", fpr, above=0, below=1)
-    factor = real_number("factor", factor, above=1)
-    false_positives = 1
-    while True:
-        n = _fewest(false_positives, fpr)
-        low, high = clopper_pearson(false_positives, n, confidence)
-        if low >= fpr / factor and high <= min(1.0, fpr * factor):
-            return n
+    factor = real_number("factor", factor, at_least=1.01)
+    tail = (1 - real_number("confidence", confidence, above=0, below=1)) / 2
+
+    def fits(false_positives: int, fewest: float, most: float) -> bool:
+        low = _relative_limits(false_positives, fewest, fpr, tail).low
+        high = _relative_limits(false_positives, most, fpr, tail).high
+        return low >= 1 / factor and high <= min(1 / fpr, factor)
+
+    def may_fit(false_positives: int) -> bool:  # the kindest that a whole number of non-members can be
+        smallest = false_positives / fpr
+        return fits(false_positives, smallest, smallest + 1)
+
+    most = 1
+    while not may_fit(most):
+        most *= 2
+    false_positives = bisect.bisect_left(range(most + 1), True, lo=1, key=may_fit)
+    n = _fewest(false_positives, fpr)
+    while not fits(false_positives, n, n):
         false_positives += 1
+        n = _fewest(false_positives, fpr)
+    return n
 
 
 def supported_point(roc: Roc, fpr: float, *, factor: float = 2.0) -> OperatingPoint | None:
@@ -548,6 +562,15 @@ def _allowed(fpr: float, non_members: int) -> int:
     rate = real_number("fpr", fpr, at_least=0, at_most=1)
     floor = math.floor(Fraction(rate) * non_members)
     return floor + (floor < non_members and (floor + 1) / non_members <= rate)
+
+
+def _relative_limits(false_positives: int, n: float, fpr: float, tail: float) -> Interval:
+    """Return the limits of Clopper and Pearson in units of a rate, also where no double can count to n."""
+    k = float(false_positives)
+    if fpr < 1e-12:  # the Poisson limit, exact to twelve digits
+        return Interval(float(special.gammaincinv(k, tail)) / k, float(special.gammainccinv(k + 1, tail)) / k)
+    high = float(special.betainccinv(k + 1, n - k, tail)) if n > k else 1.0
+    return Interval(float(special.betaincinv(k, n - k + 1, tail)) / fpr, high / fpr)
 
 
 def _fewest(false_positives: int, fpr: float) -> int:

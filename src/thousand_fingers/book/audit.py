@@ -7,6 +7,7 @@ imported when the command runs and not before: the machinery knows the chapters'
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,12 +54,12 @@ def audit(
 
     from thousand_fingers.figures.membership_audit import report_alt, report_png
     from thousand_fingers.language_model_files import FileRefusedError
-    from thousand_fingers.membership_audit import LOWEST_FPR, audit_files
+    from thousand_fingers.membership_audit import audit_files
 
     rates = sorted(set(fpr or (0.01, 0.001)), reverse=True)
     for rate in rates:
-        if not LOWEST_FPR <= rate <= 0.5:
-            raise UsageError(f"--fpr must be >= {LOWEST_FPR:f} and <= 0.5, got {rate}")
+        if not 0 < rate <= 0.5:
+            raise UsageError(f"--fpr must be > 0 and <= 0.5, got {rate}")
     report_path, figure_path = _outputs(output, force)
     try:
         with _Bars() as bars:
@@ -129,8 +130,9 @@ def _print(report: Report) -> None:
             out.print(f"– {finding.title}: not computed, it {finding.missing}", soft_wrap=True)
     for rate in computed[0].rates:
         if rate.point is None:
+            needed = f"{rate.needed:,}" if rate.needed < 10**12 else f"{Decimal(rate.needed):.1e}"
             out.print(
-                f"– a false-positive rate of {rate.fpr:.3g} takes at least {rate.needed:,} non-members",
+                f"– a false-positive rate of {rate.fpr:.3g} takes at least {needed} non-members",
                 soft_wrap=True,
             )
     for control in report.controls:

@@ -137,20 +137,23 @@ def contexts(
     panels: Sequence[Axes],
     shown: Sequence[int],
     recited: Mapping[str, Floats],
+    bits: Mapping[str, Floats],
     real_shown: Sequence[int],
     right: Mapping[str, Floats],
 ) -> None:
-    """Draw, against the tokens of the prompt, recitation by tiny models and right guesses of the real one."""
-    for i, (name, values) in enumerate(recited.items()):
-        _with_seeds(panels[0], shown, values, name, i, (0.0, 1.0))
-    for i, (name, values) in enumerate(right.items()):
-        _with_seeds(panels[1], real_shown, values, name, i, (0.0, 1.0))
-    panels[0].set(xlabel="tokens of the prefix that are shown", ylabel="records recited", ylim=(-0.04, 1.06))
-    panels[1].set(
-        xlabel="tokens of the passage that are shown", ylabel="of ten tokens, guessed right", ylim=(0, 1.0)
-    )
+    """Draw, against the tokens of the prompt, recitation and exposure in tiny models, and the real one's guesses."""
+    places = shown, shown, real_shown
+    for panel, x, series, highest in zip(
+        panels, places, (recited, bits, right), (1.0, np.inf, 1.0), strict=True
+    ):
+        for i, (name, values) in enumerate(series.items()):
+            _with_seeds(panel, x, values, name, i, (0.0, highest))
+        panel.set_xlabel("tokens that are shown")
+    panels[0].set(ylabel="records recited", ylim=(-0.04, 1.3))
+    panels[1].set(ylabel="mean exposure (bits)", ylim=(0, 13))
+    panels[2].set(ylabel="of ten tokens, guessed right", ylim=(0, 1.0))
     for panel in panels:
-        panel.legend(loc="upper left")
+        panel.legend(loc="upper left", fontsize=8)
 
 
 def erasure(panels: Sequence[Axes], traces: Mapping[str, Trace]) -> None:
