@@ -117,7 +117,12 @@ class Grid:
         for message in messages:
             node = message.metadata.dst_node_id
             client = self.clients[node]
-            fault = self.faults.get(client) if message.metadata.message_type == "train" else None
+            fault = self.faults.get(client)
+            if message.metadata.message_type == "query" and fault == "stranger":
+                replies.append(Message(Error(code=0, reason="no partition-id"), reply_to=message))
+                continue
+            if message.metadata.message_type != "train":
+                fault = None
             if fault == "silent":
                 continue
             content = RecordDict({"metrics": MetricRecord({"client": client})})
@@ -179,6 +184,27 @@ def check_strategy() -> None:
         complaint = str(error)
     assert "0 clients are connected" in complaint, complaint
     assert time.monotonic() - began < 10
+    # Who cannot say which client it is does not take part, and the error that ends the wait says so.
+    complaint = ""
+    try:
+        FederatedAveraging(rng=np.random.default_rng(0), connect_seconds=0.5).configure_train(
+            1, ArrayRecord(start), ConfigRecord(), Grid({7: 0, 8: 1}, {1: "stranger"})
+        )
+    except TimeoutError as error:
+        complaint = str(error)
+    assert "1 clients are connected" in complaint, complaint
+    assert "no partition-id" in complaint, complaint
+    # Who left and comes back has another node number and is the same client; two at a time are a mistake.
+    strategy = FederatedAveraging(rng=np.random.default_rng(0), connect_seconds=2.0)
+    for number, clients in enumerate(({7: 0, 8: 1}, {7: 0, 99: 1}), start=1):
+        grid = Grid(clients, {})
+        asked = strategy.configure_train(number, ArrayRecord(start), ConfigRecord(), grid)
+        assert sorted(m.metadata.dst_node_id for m in asked) == sorted(clients)
+    try:
+        strategy.configure_train(3, ArrayRecord(start), ConfigRecord(), Grid({7: 0, 99: 1, 100: 1}, {}))
+    except ValueError as error:
+        complaint = str(error)
+    assert "two nodes say that they are client 1" in complaint, complaint
     print("strategy: five of eight replies unusable, three averaged")
     print("  who takes part follows from the generator")
 

@@ -253,6 +253,24 @@ def test_a_misspelt_setting_is_refused() -> None:
         Settings.from_config({"round": 3})
 
 
+@pytest.mark.parametrize(
+    ("node_config", "error", "message"),
+    [
+        ({}, ValueError, "--node-config must have partition-id and num-partitions"),
+        ({"partition-id": 1}, ValueError, "--node-config must have num-partitions, got"),
+        ({"partition-id": 2, "num-partitions": 2}, ValueError, "partition-id must be >= 0 and <= 1, got 2"),
+        ({"partition-id": 0, "num-partitions": 0}, ValueError, "num-partitions must be >= 1, got 0"),
+        ({"partition-id": "0", "num-partitions": 2}, TypeError, "partition-id must be an integer, got '0'"),
+    ],
+)
+def test_a_node_that_was_not_told_who_it_is_says_so(
+    node_config: dict[str, object], error: type[Exception], message: str
+) -> None:
+    assert flower_app._identity({"partition-id": 1, "num-partitions": 2}) == (1, 2)
+    with pytest.raises(error, match=message):
+        flower_app._identity(node_config)
+
+
 @without_flower
 @pytest.mark.parametrize("make", [require_flower, make_client_app, make_server_app])
 def test_without_flower_the_error_says_how_to_get_it(make) -> None:

@@ -418,6 +418,7 @@ class FederatedAveraging(Strategy):  # type: ignore[misc, unused-ignore]
         self.connect_seconds = real_number("connect_seconds", connect_seconds, above=0)
         self.reply_seconds = real_number("reply_seconds", reply_seconds, above=0)
         self._client_at: dict[int, int] = {}  # node number: client
+        self._complaint = ""  # of the last node that could not say who it is
         self._current: list[NDArray[Any]] = []
 
     def summary(self) -> None:
@@ -484,14 +485,16 @@ class FederatedAveraging(Strategy):  # type: ignore[misc, unused-ignore]
         deadline = time.monotonic() + self.connect_seconds
         while True:
             connected = set(grid.get_node_ids())
+            # Who left and comes back has another node number, and is still the same client.
+            self._client_at = {node: client for node, client in self._client_at.items() if node in connected}
             self._call_the_roll(grid, sorted(connected - set(self._client_at)))
-            known = sum(node in connected for node in self._client_at)
+            known = len(self._client_at)
             if known >= self.min_clients:
                 return
             if time.monotonic() >= deadline:
                 raise TimeoutError(
                     f"{known} clients are connected after {self.connect_seconds:g} seconds, fewer than "
-                    f"{self.min_clients}"
+                    f"{self.min_clients}{self._complaint}"
                 )
             time.sleep(min(0.5, self.connect_seconds / 10))
 
@@ -505,6 +508,10 @@ class FederatedAveraging(Strategy):  # type: ignore[misc, unused-ignore]
         )
         for reply in replies:
             if reply.has_error():
+                complaint = f"; a node did not say which client it is: {reply.error.reason}"
+                if complaint != self._complaint:  # it is asked again and again: say it once
+                    _log.warning("%s", complaint.removeprefix("; "))
+                self._complaint = complaint
                 continue
             client = int(reply.content["metrics"]["client"])
             if client in self._client_at.values():
@@ -512,6 +519,15 @@ class FederatedAveraging(Strategy):  # type: ignore[misc, unused-ignore]
                     f"two nodes say that they are client {client}: give each its own partition-id"
                 )
             self._client_at[reply.metadata.src_node_id] = client
+
+
+def _identity(node_config: Mapping[str, Any]) -> tuple[int, int]:
+    """Return which client of how many a node is."""
+    missing = [name for name in ("partition-id", "num-partitions") if name not in node_config]
+    if missing:
+        raise ValueError(f"--node-config must have {' and '.join(missing)}, got {dict(node_config)}")
+    n_clients = integer("num-partitions", node_config["num-partitions"], at_least=1)
+    return integer("partition-id", node_config["partition-id"], at_least=0, at_most=n_clients - 1), n_clients
 
 
 def make_client_app() -> Any:
@@ -537,7 +553,7 @@ def make_client_app() -> Any:
 
     @app.query()
     def who(message: Any, context: Any) -> Any:
-        client = int(context.node_config["partition-id"])
+        client, _ = _identity(context.node_config)
         return Message(content=RecordDict({"metrics": MetricRecord({"client": client})}), reply_to=message)
 
     @app.train()
@@ -545,8 +561,7 @@ def make_client_app() -> Any:
         number = int(message.content["config"]["round"])
         n_k, weights = client_update(
             message.content["arrays"].to_numpy_ndarrays(),
-            int(context.node_config["partition-id"]),
-            int(context.node_config["num-partitions"]),
+            *_identity(context.node_config),
             number,
             Settings.from_config(context.run_config),
         )
