@@ -784,3 +784,47 @@ def test_updates_must_be_numbers(bad: list[list[object]]) -> None:
         clip_updates(bad, 1.0)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="updates must hold real numbers"):
         private_average(bad, [1], **PRIVATE, noise_multiplier=0.0, rng=rng())  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------- settings that run away
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"count_noise_std": -1.0}, "count_noise_std must be >= 0"),
+        ({"count_noise_std": 1.0, "target_quantile": 1.5}, "target_quantile must be"),
+        ({"count_noise_std": 1.0, "step": 0.0}, "step must be > 0"),
+    ],
+)
+def test_a_rule_for_the_clipping_norm_is_checked_when_it_is_made(
+    options: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        AdaptiveClipping(**options)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_clipping_norm_never_becomes_zero_or_infinite(share: float) -> None:
+    with pytest.raises(ValueError, match=r"moves the clipping norm 1\.0 out of all bounds"):
+        adapt_clipping(1.0, share, step=1e5)
+
+
+def test_private_training_ends_in_numbers_or_an_error() -> None:
+    def train(**changes: object) -> None:
+        private_federated_averaging(
+            mlp([784, 10], generator=torch.Generator().manual_seed(0)),
+            torch.zeros(4, 784, dtype=torch.float64),
+            torch.tensor([0, 1, 2, 3]),
+            [[0, 1], [2, 3]],
+            **{
+                "rounds": 3, "expected_clients": 1, "epochs": 1, "batch_size": None, "learning_rate": 0.1,
+                "max_grad_norm": 1.0, "noise_multiplier": 1.0, "example_cap": 2,
+                "rng": np.random.default_rng(0), **changes,
+            },
+        )  # fmt: skip
+
+    with pytest.raises(ValueError, match=r"weights are not finite after round 1: lower the noise"):
+        train(noise_multiplier=1e308)
+    with pytest.raises(TypeError, match=r"adaptive must be an AdaptiveClipping or None, got 0\.5"):
+        train(adaptive=0.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -313,3 +315,14 @@ def test_no_search_for_a_gradient_of_zero() -> None:
     nothing = [torch.zeros_like(p) for p in model.parameters()]
     with pytest.raises(ValueError, match="must not be zero"):
         deep_leakage(model, nothing, shape=(1, 8, 8), n_classes=10, generator=generator())
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_no_number_gives_neither_image_nor_label(bad: float) -> None:
+    weights, biases = torch.ones(3, 4), torch.tensor([-1.0, bad, 0.5])
+    for attack in (invert_linear, unit_candidates):
+        for pair in ((weights, biases), (bad * weights, weights[:, 0])):
+            with pytest.raises(ValueError, match="gradients must be finite"):
+                attack(*pair)
+    with pytest.raises(ValueError, match="last_bias_gradient must be finite"):
+        label_from_gradient(biases)

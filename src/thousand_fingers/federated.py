@@ -35,6 +35,7 @@ Ints = NDArray[np.int64]
 Evaluation = Callable[[nn.Module], float]
 
 _CACHE_BYTES = 8_000_000
+_LARGEST_EXPONENT = 700.0
 
 # --------------------------------------------------------------------------- who holds which examples
 
@@ -575,7 +576,8 @@ def train_clients(
     """Train copies of a perceptron at many clients at once.
 
     Client k ends where :func:`client_update` would have taken it with the same generator, however many
-    examples it holds and whoever trains beside it. The weights of all clients are stacked along a first
+    examples it holds and whoever trains beside it. Every weight is trained, also one whose ``requires_grad``
+    is off. The weights of all clients are stacked along a first
     axis; a step of all is one batched product per layer and direction.
 
     Parameters
@@ -1303,6 +1305,11 @@ class AdaptiveClipping:
     target_quantile: float = 0.5
     step: float = 0.2
 
+    def __post_init__(self) -> None:
+        real_number("count_noise_std", self.count_noise_std, at_least=0)
+        real_number("target_quantile", self.target_quantile, at_least=0, at_most=1)
+        real_number("step", self.step, above=0)
+
 
 @dataclass(frozen=True, eq=False)
 class PrivateFederation(Federation):
@@ -1417,6 +1424,8 @@ def private_federated_averaging(
     noise_multiplier = real_number("noise_multiplier", noise_multiplier, at_least=0)
     example_cap = real_number("example_cap", example_cap, above=0)
     numpy_generator("rng", rng)
+    if adaptive is not None and not isinstance(adaptive, AdaptiveClipping):
+        raise TypeError(f"adaptive must be an AdaptiveClipping or None, got {adaptive!r}")
     of_updates = noise_multiplier
     if adaptive is not None and noise_multiplier > 0:
         of_updates = update_noise_multiplier(noise_multiplier, adaptive.count_noise_std)
@@ -1444,7 +1453,12 @@ def private_federated_averaging(
         )
         if adaptive is not None:
             norm = _next_norm(changes, norm, adaptive, expected_clients, rng)
-        arrays = _unflat(before + average.update, arrays)
+        with np.errstate(over="ignore"):  # said below
+            arrays = _unflat(before + average.update, arrays)
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise ValueError(
+                f"the weights are not finite after round {number}: lower the noise, {of_updates:g} times {norm:g}"
+            )
         model = _perceptron(with_arrays(model, arrays))
         score = math.nan if evaluate is None else float(evaluate(model))
         rejected = tuple(Rejection(int(chosen[i]), "weights are not finite") for i in average.unusable)
@@ -1522,7 +1536,13 @@ def adapt_clipping(
     share_below = real_number("share_below", share_below)
     target_quantile = real_number("target_quantile", target_quantile, at_least=0, at_most=1)
     step = real_number("step", step, above=0)
-    return max_grad_norm * math.exp(-step * (share_below - target_quantile))
+    exponent = -step * (share_below - target_quantile)
+    moved = max_grad_norm * math.exp(exponent) if exponent < _LARGEST_EXPONENT else math.inf
+    if not 0 < moved < math.inf:
+        raise ValueError(
+            f"step {step} moves the clipping norm {max_grad_norm} out of all bounds at a share of {share_below}"
+        )
+    return moved
 
 
 def private_share_below(

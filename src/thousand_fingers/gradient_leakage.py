@@ -288,6 +288,8 @@ def _layer_gradients(weight_gradient: Tensor, bias_gradient: Tensor | None) -> t
             f"gradients must have shapes (outputs, inputs) and (outputs,), got {tuple(weight_gradient.shape)} "
             f"and {tuple(bias_gradient.shape)}"
         )
+    if not (bool(weight_gradient.isfinite().all()) and bool(bias_gradient.isfinite().all())):
+        raise ValueError("gradients must be finite")
     return weight_gradient.detach(), bias_gradient.detach()
 
 
@@ -322,6 +324,8 @@ def label_from_gradient(last_bias_gradient: Tensor) -> int:
     >>> label_from_gradient(torch.tensor([0.2, -0.7, 0.5]))
     1
     """
+    if not bool(last_bias_gradient.isfinite().all()):
+        raise ValueError("last_bias_gradient must be finite")
     negative = torch.nonzero(last_bias_gradient < 0).flatten().tolist()
     if len(negative) != 1:
         raise ValueError(f"exactly one entry must be negative for a single example, got {len(negative)}")
