@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+from thousand_fingers.auditing import audit_noise, audit_sampler
 from thousand_fingers.dpsgd import (
     ENGINES,
     NonFiniteGradient,
@@ -484,6 +485,54 @@ def test_shuffled_batches_use_everybody_once_and_say_so(monkeypatch):
     assert sorted(first) == sorted(second) == list(range(10))
     assert first != second
     assert run.sampling == "shuffle"
+
+
+# --------------------------------------------------------------------------- the audits, on the training itself
+
+
+@pytest.mark.case("DP-8")
+@pytest.mark.case("DP-1")
+def test_the_batches_of_a_training_pass_the_sampler_audit(monkeypatch):
+    """Shuffled batches, or a sampler that skips empty ones, would train as well."""
+    from thousand_fingers import dpsgd
+
+    n, steps = 40, 600
+    images = torch.arange(n, dtype=torch.float64)[:, None]
+    batches = np.zeros((steps, n), dtype=bool)
+    step = iter(range(steps))
+
+    def watched(model, images, labels, **options):
+        assert options["expected_batch_size"] == 1
+        batches[next(step), images[:, 0].long().numpy()] = True
+        return {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+
+    monkeypatch.setattr(dpsgd, "private_gradient", watched)
+    options = {"batch_size": 1, "noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 0.1}
+    labels, model = torch.zeros(n, dtype=torch.int64), nn.Linear(1, 2).double()
+    dpsgd.train_private(model, images, labels, steps=steps, generator=seeded(), **options)
+    assert audit_sampler(batches, sample_rate=1 / n).passed
+    # The watch sees a sampler that is no Poisson sampler.
+    step = iter(range(steps))
+    batches[:] = False
+    dpsgd.train_private(model, images, labels, steps=steps, generator=seeded(), sampling="shuffle", **options)
+    assert not audit_sampler(batches, sample_rate=1 / n).passed
+
+
+@pytest.mark.case("DP-10")
+@both_engines
+def test_what_a_training_moves_the_weights_by_passes_the_noise_audit(engine):
+    """With gradients of zero every step is noise: of the size that was promised, and never twice the same."""
+    model = nn.Linear(1_000, 10, bias=False).double()
+    images = torch.zeros(16, 1_000, dtype=torch.float64)
+    generator, moved = seeded(), []
+    for _ in range(4):
+        before = model.weight.detach().clone()
+        train_private(
+            model, images, torch.zeros(16, dtype=torch.int64), batch_size=4, steps=1, noise_multiplier=1.2,
+            max_grad_norm=0.5, learning_rate=0.1, generator=generator, engine=engine,
+        )  # fmt: skip
+        moved.append(((before - model.weight.detach()) / 0.1).flatten().numpy())
+    assert audit_noise(moved, noise_std=1.2 * 0.5 / 4).passed
 
 
 # --------------------------------------------------------------------------- manners

@@ -201,7 +201,8 @@ def clipped_sum(
 
     The norm is that of the whole gradient, over all parameters. One example more or less moves the sum by at
     most C in Euclidean norm: this is its sensitivity when neighbouring sets differ by an added or a
-    removed example. (An example *replaced* by another moves it by at most 2C.)
+    removed example. (An example *replaced* by another moves it by at most 2C.) So it is up to rounding, which is
+    small in float64 and float32; in half precision rounding alone can move the sum by more than C.
 
     Parameters
     ----------
@@ -211,7 +212,9 @@ def clipped_sum(
         C, greater than 0 and finite.
     engine : {"bookkeeping", "textbook"}, default "bookkeeping"
         The first is fast and knows linear and two-dimensional convolutional layers, each used once; the
-        second knows every layer that ``torch.func`` does.
+        second knows every layer that ``torch.func`` does. The first believes its notes of what enters and
+        leaves a layer: nothing else may read the layer's weights (``forward`` itself, a penalty in the loss,
+        ``weight_norm``), no hook may change what it returns, and examples stand along the first axis.
     non_finite : {"refuse", "zero"}, default "refuse"
         What to do with an example whose gradient has no finite norm: raise, or let it count as zero. Raising
         tells whoever sees it that such an example was there. Where that matters, choose ``"zero"``.
