@@ -10,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from thousand_fingers.accounting import noise_multiplier_for, pld_epsilon
+from thousand_fingers.book.artefacts import load_artefact
 from thousand_fingers.figures import accounting as draw_accounts
 from thousand_fingers.figures import dpsgd as draw
 from thousand_fingers.mechanisms import analytic_gaussian_std
@@ -69,3 +70,13 @@ def test_the_noise_of_the_page_and_of_the_long_runs_is_the_same(epsilon: float) 
 @pytest.mark.parametrize(("sigma", "epsilon"), [(1.3290, 8.0), (3.7526, 2.0), (12.6237, 0.5)])
 def test_the_network_from_pixels_keeps_its_budgets(sigma: float, epsilon: float) -> None:
     assert 0.998 * epsilon < pld_epsilon(sigma, 0.25, 50, 1e-5) <= epsilon
+
+
+def test_the_clipping_norms_at_an_end_of_their_grid_are_those_that_the_page_names() -> None:
+    """The smallest, for hand-made features at ε = 2 and 0.5; if that changes, so must the sentence below the table."""
+    right = load_artefact("05_settings")["right"].reshape(2, 4, -1)  # features and pixels; ∞, 8, 2, 0.5
+    chosen = {
+        (kind, budget): int(right[kind, budget].argmax()) // 4 for kind in range(2) for budget in range(1, 4)
+    }
+    assert {place for place, norm in chosen.items() if norm == 0} == {(0, 2), (0, 3)}
+    assert 2 not in chosen.values()
