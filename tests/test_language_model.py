@@ -20,6 +20,7 @@ from thousand_fingers.language_model import (
     LanguageModel,
     check_table,
     generate,
+    gguf_weight_name,
     load_smollm2,
     rms_norm,
     rotate,
@@ -374,6 +375,15 @@ def test_training_a_tokenizer_refuses_what_it_cannot_use():
 
 
 # --------------------------------------------------------------------------- the real model
+
+
+@pytest.mark.parametrize(
+    "name", ["blk.0.attn_q.bias", "blk.0.attn_q", "output.weight", "rope_freqs.weight", "weight", ""]
+)
+def test_a_weight_that_the_model_does_not_have_has_no_name(name):
+    assert gguf_weight_name("blk.0.attn_q.weight") == "blocks.0.query"
+    with pytest.raises(ValueError, match="name must be that of a weight"):
+        gguf_weight_name(name)
 
 
 @pytest.fixture(scope="module")

@@ -170,6 +170,8 @@ def test_shards_are_put_together(folder):
     )
     index.write_text(json.dumps({"weight_map": {"norm": "../elsewhere.safetensors"}}))
     assert "same folder" in refusal(folder)
+    index.write_text(json.dumps({"weight_map": {"norm": ["model-0.safetensors"]}}))
+    assert "not a safetensors file" in refusal(folder)
     index.write_text(json.dumps({"weight_map": {"norm": "pytorch_model.bin"}}))
     assert "not a safetensors file" in refusal(folder)
     index.write_text(json.dumps({"weight_map": {}}))
@@ -335,6 +337,14 @@ def test_a_safetensors_header_that_lies_is_refused(folder, entry, reason):
         ({"partial_rotary_factor": 0.5}, "sets partial_rotary_factor"),
         ({"head_dim": 16}, "sets head_dim"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
+        (
+            {"tie_word_embeddings": False},
+            "lacks lm_head.weight, and config.json does not set tie_word_embeddings",
+        ),
+        (
+            {"tie_word_embeddings": None},
+            "lacks lm_head.weight, and config.json does not set tie_word_embeddings",
+        ),
         ({"num_hidden_layers": 10**9}, "says 1000000000 layers"),
         ({"num_attention_heads": 5}, "impossible sizes"),
         ({"num_attention_heads": "2"}, "impossible sizes"),
@@ -388,6 +398,37 @@ def test_weights_that_are_missing_strange_or_not_finite_are_refused(folder):
     assert "is no tokenizer" in refusal(folder)
     (folder / "tokenizer.json").unlink()
     assert "tokenizer.json: there is no such file" in refusal(folder)
+
+
+def test_a_bias_in_a_gguf_file_is_refused_and_not_taken_for_the_weight(tmp_path, monkeypatch):
+    """Had it been taken, a weight that stands behind its bias would have replaced it unseen."""
+    from gguf import GGUFWriter
+
+    class Writer(GGUFWriter):
+        def add_tensor(self, name, tensor, *arguments, **options):
+            if name == "blk.0.attn_q.weight":
+                super().add_tensor("blk.0.attn_q.bias", tensor[:, 0].copy())
+            super().add_tensor(name, tensor, *arguments, **options)
+
+    monkeypatch.setattr("model_files.GGUFWriter", Writer)
+    write_gguf(tmp_path / "biased.gguf", tiny_model(), tiny_tokenizer())
+    assert "holds blk.0.attn_q.bias, which is not supported" in refusal(tmp_path / "biased.gguf")
+
+
+@pytest.mark.parametrize("name", ["rope.scaling.factor", "rope.scale_linear"])
+def test_a_gguf_file_that_stretches_positions_without_naming_a_type_is_refused(tmp_path, monkeypatch, name):
+    from gguf import GGUFWriter
+
+    class Writer(GGUFWriter):
+        def add_context_length(self, length):
+            super().add_context_length(length)
+            self.add_float32(f"llama.{name}", factor)
+
+    monkeypatch.setattr("model_files.GGUFWriter", Writer)
+    for factor in (1.0, 4.0):
+        write_gguf(tmp_path / f"{factor}.gguf", tiny_model(), tiny_tokenizer())
+    assert load_language_model(tmp_path / "1.0.gguf").context == 64
+    assert f"sets {name}" in refusal(tmp_path / "4.0.gguf")
 
 
 def test_another_gguf_architecture_or_tokenizer_is_refused(tmp_path):

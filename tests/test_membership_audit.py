@@ -262,6 +262,12 @@ def test_swapped_files_are_noticed():
     target, reference = statistics(200, rng, gain=1.0, members=100)
     report = audit(reference, target, np.arange(200) < 100, rng=rng)
     assert any("Members score below non-members" in warning for warning in report.warnings)
+    report = audit(target, reference, np.arange(200) >= 100, rng=rng)
+    assert report.outcome == "no evidence"
+    assert "make sure that no two files are swapped" in report.verdict
+    report = audit(*statistics(200, rng), np.arange(200) < 100, rng=rng)
+    assert report.outcome == "no evidence"
+    assert "swapped" not in report.verdict
 
 
 @pytest.mark.parametrize(
@@ -311,7 +317,7 @@ def test_the_recipe_of_the_page_writes_what_the_audit_reads(bed, tmp_path, monke
         def from_pretrained(name):
             loaded = load_language_model(bed / name)
             loader = Loader()
-            loader.eval = lambda: loader
+            loader.float = loader.eval = lambda: loader
             loader.read = lambda text: SimpleNamespace(
                 input_ids=torch.tensor([loaded.tokenizer.encode(text).ids])
             )
@@ -455,6 +461,40 @@ def test_long_texts_are_refused_or_cut(bed, tmp_path):
         run(bed, max_tokens=1)
 
 
+def test_of_a_cut_text_only_what_was_read_counts(bed, tmp_path):
+    """Length in bytes, doublets and a text that is on both sides: all are judged by what the model read."""
+    cut, whole = {}, {}
+    for name in ("members", "non_members"):
+        lines = [json.loads(line) for line in (bed / f"{name}.jsonl").read_text().splitlines()]
+        whole[name] = write_jsonl(tmp_path / f"{name}.jsonl", lines)
+        begun = [tiny_tokenizer().decode(tiny_tokenizer().encode(line["text"]).ids[:20]) for line in lines]
+        pairs = zip(lines, begun, strict=True)
+        cut[name] = write_jsonl(tmp_path / f"cut_{name}.jsonl", [a | {"text": text} for a, text in pairs])
+    (ours, inputs), (theirs, _) = run(bed, max_tokens=20, **whole), run(bed, **cut)
+    assert inputs["target"]["texts_cut"] == 120
+    for mine, other in zip(ours.findings, theirs.findings, strict=True):
+        assert mine.roc is not None
+        assert other.roc is not None
+        assert mine.roc.auc == other.roc.auc
+    assert ours.controls == theirs.controls
+    begins_alike = {
+        name: write_jsonl(
+            tmp_path / f"{name}_alike.jsonl",
+            [{"text": f"the doctor saw the garden near the old red door {name} {i}"} for i in range(12)],
+        )
+        for name in ("members", "non_members")
+    }
+    run(bed, **begins_alike)
+    assert "one text, as far as it was read" in refusal(bed, **begins_alike, max_tokens=12)
+
+
+def test_a_limit_that_cuts_nothing_is_mentioned(bed):
+    report, _ = run(bed, "target.npz", "reference.npz", max_tokens=4)
+    assert any("limit of tokens cut nothing" in warning for warning in report.warnings)
+    report, _ = run(bed, "target.npz", "reference.npz")
+    assert not any("limit of tokens" in warning for warning in report.warnings)
+
+
 def test_texts_are_members_or_not(bed, tmp_path):
     members = [json.loads(line) for line in (bed / "members.jsonl").read_text().splitlines()]
     others = [json.loads(line) for line in (bed / "non_members.jsonl").read_text().splitlines()]
@@ -512,6 +552,14 @@ def test_scores_of_more_texts_than_are_asked_about_do_no_harm(bed, tmp_path):
     )
     report, _ = run(bed, path, "reference.jsonl")
     assert report.members == report.non_members == 60
+
+
+def test_a_tokenizer_that_fails_on_a_text_is_refused(bed, tmp_path):
+    folder = write_folder(tmp_path / "model", tiny_model(), tiny_tokenizer())
+    words = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}  # which it does not have
+    broken = {"version": "1.0", "model": words, "added_tokens": []}
+    (folder / "tokenizer.json").write_text(json.dumps(broken))
+    assert "has a tokenizer that fails on the text 'm0'" in refusal(bed, folder)
 
 
 def test_a_text_of_one_token_is_refused(bed, tmp_path):

@@ -98,6 +98,19 @@ def test_rounding_above_zero_is_mended_and_more_is_not(tmp_path):
     assert "line 1: log_probabilities must be <= 0, got 0.001" in refusal(read_statistics, path)
 
 
+@pytest.mark.filterwarnings("error")
+def test_half_precision_is_read_as_it_is(tmp_path):
+    half = TABLES["log_probabilities"].astype(np.float16)
+    np.savez(tmp_path / "s.npz", **(TABLES | {"log_probabilities": half}))
+    read = read_statistics(tmp_path / "s.npz").statistics.log_probabilities
+    np.testing.assert_array_equal(read[0], half[0].astype(np.float64))
+
+
+def test_a_first_choice_may_be_as_likely_as_another_token(tmp_path):
+    line = {"id": 1, "log_probabilities": [np.log(0.5) + 1e-6, np.log(0.5)], "correct": [False, True]}
+    assert read_statistics(write_lines(tmp_path / "s.jsonl", line)).has_correct
+
+
 def test_lists_of_texts(tmp_path):
     path = write_lines(tmp_path / "m.jsonl", {"text": "Grüße"}, {"id": 7, "text": "two\nlines"})
     listed = read_texts(path)
@@ -166,7 +179,13 @@ def test_damaged_lines_are_refused_with_their_number(tmp_path, read, content, re
         ({"log_probabilities": [-1.0, "-1.0", -1.0]}, "must be a list of numbers"),
         ({"log_probabilities": [[-1.0, -1.0, -1.0]]}, "must be a list of numbers"),
         ({"log_probabilities": [0.5, 2.0, 0.1]}, "these look like losses"),
+        ({"log_probabilities": [0.5, 0.9, 0.1]}, "look like probabilities: take their natural logarithm"),
         ({"log_probabilities": [-1.0, 2.0, -1.0]}, "must be <= 0, got 2.0"),
+        ({"correct": [True, False, False]}, "correct[2] is false, but the token's probability is 0.999"),
+        (
+            {"log_probabilities": [-0.5, -2.0, -25.0]},
+            "correct[2] is true, but the token's probability is 1.39e-11",
+        ),
         ({"log_probabilities": [-1.0, -1e300, -1.0]}, "a number beyond 1,000,000"),
         ({"log_probabilities": [-1.0, -(10**9), -1.0]}, "a number beyond 1,000,000"),
         ({"correct": [True, False]}, "correct has 2 entries, log_probabilities has 3"),
@@ -239,7 +258,11 @@ def test_an_id_twice_in_a_plain_list_is_refused(tmp_path):
         ({"lengths": np.array([3, 0])}, "lengths must be integers from 1 to 3"),
         ({"lengths": np.array([3.0, 1.0])}, "lengths must be integers"),
         ({"lengths": np.array([3, 2])}, "text 1: log_probabilities holds nan"),
-        ({"log_probabilities": np.full((2, 3), 0.5)}, "look like losses"),
+        (
+            {"log_probabilities": np.full((2, 3), 0.5)},
+            "look like probabilities: take their natural logarithm",
+        ),
+        ({"correct": np.array([[True, False, False], [False, True, True]])}, "text 0: correct[2] is false"),
         ({"log_probabilities": np.full((2, 3), -np.inf)}, "text 0: log_probabilities holds -inf"),
         ({"log_probabilities": np.full((2, 3), -1)}, "dtype int64"),
         ({"log_probabilities": np.full((2, 3), -1 + 0j)}, "dtype complex128"),

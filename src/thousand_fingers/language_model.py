@@ -456,6 +456,61 @@ def _byte_level_tokenizer(tokens: list[str], merges: list[str], kinds: list[int]
     return _with_digits_apart(tokenizer)
 
 
+def gguf_weight_name(name: str) -> str:
+    """Return under what name :class:`LanguageModel` keeps a weight of a GGUF file.
+
+    Parameters
+    ----------
+    name : str
+        As the file has it.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    ValueError
+        If the model has no such weight, biases included.
+
+    Examples
+    --------
+    >>> gguf_weight_name("blk.7.attn_q.weight"), gguf_weight_name("token_embd.weight")
+    ('blocks.7.query', 'tokens')
+    """
+    try:
+        ours = _our_name(name)
+    except (KeyError, ValueError):
+        ours = ""
+    if not ours or not name.endswith(".weight"):
+        raise ValueError(f"name must be that of a weight of the Llama architecture, got {name!r}")
+    return ours
+
+
+def byte_level_tokenizer(tokens: list[str], merges: list[str], kinds: list[int]) -> Tokenizer:
+    """Return the tokenizer that a GGUF file describes: byte pairs, digits one by one.
+
+    Parameters
+    ----------
+    tokens : list of str
+        The vocabulary, in order.
+    merges : list of str
+        Pairs of tokens with a space between, in the order in which they are put together.
+    kinds : list of int
+        GGUF's type of each token; those of type 3 are never made from text.
+
+    Returns
+    -------
+    tokenizers.Tokenizer
+
+    Examples
+    --------
+    >>> byte_level_tokenizer(["a", "b", "ab", "<end>"], ["a b"], [1, 1, 1, 3]).encode("abb<end>").ids
+    [2, 1, 3]
+    """
+    return _byte_level_tokenizer(tokens, merges, kinds)
+
+
 def _with_digits_apart(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -517,7 +572,7 @@ def token_table(rows: Sequence[Sequence[int]]) -> Tensor:
     Parameters
     ----------
     rows : sequence of sequence of int
-        Tokens of each text, at least one each.
+        Tokens of each text, at least one each. Only whole numbers: a fraction would be cut off unseen.
 
     Returns
     -------

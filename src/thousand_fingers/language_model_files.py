@@ -23,7 +23,12 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from thousand_fingers.language_model import Architecture, LanguageModel, _byte_level_tokenizer, _our_name
+from thousand_fingers.language_model import (
+    Architecture,
+    LanguageModel,
+    byte_level_tokenizer,
+    gguf_weight_name,
+)
 
 Bytes = NDArray[np.uint8]
 
@@ -299,11 +304,14 @@ def _load_gguf(path: Path) -> LoadedModel:
     for name in ("expert_count", "rope.scaling.type"):
         if about.get(f"llama.{name}", 0) not in (0, "none"):
             raise FileRefusedError(path, f"sets {name}, which is not supported")
+    for name in ("rope.scaling.factor", "rope.scale_linear"):  # a factor without a type stretches too
+        if about.get(f"llama.{name}", 0) not in (0, 1) and "llama.rope.scaling.type" not in about:
+            raise FileRefusedError(path, f"sets {name}, which is not supported")
     weights = {}
     for name, weight in tensors.items():
         try:
-            weights[_our_name(name)] = weight
-        except (KeyError, ValueError):
+            weights[gguf_weight_name(name)] = weight
+        except ValueError:
             if name != "output.weight":
                 raise FileRefusedError(path, f"holds {name}, which is not supported") from None
     _require_tied(path, tensors.get("output.weight"), weights)
@@ -327,7 +335,7 @@ def _load_gguf(path: Path) -> LoadedModel:
     if own:
         listed = [field(f"tokenizer.ggml.{name}") for name in ("tokens", "merges", "token_type")]
         try:
-            tokenizer = _byte_level_tokenizer(*listed)
+            tokenizer = byte_level_tokenizer(*listed)
         except Exception as error:  # the tokenizers library raises bare Exception
             raise FileRefusedError(path, f"holds a damaged tokenizer: {error}") from None
     elif beside.exists():
@@ -420,10 +428,10 @@ def _load_folder(folder: Path) -> LoadedModel:
         shards = _read_object(index).get("weight_map")
         if not isinstance(shards, dict) or not shards:
             raise FileRefusedError(index, "has no weight_map")
-        names = list(dict.fromkeys(shards.values()))
+        names = list(shards.values())
         if not all(isinstance(n, str) and n.endswith(".safetensors") and Path(n).name == n for n in names):
             raise FileRefusedError(index, "names a shard that is not a safetensors file in the same folder")
-        return _load_safetensors(folder, [folder / name for name in names], index)
+        return _load_safetensors(folder, [folder / name for name in dict.fromkeys(names)], index)
     for path in sorted(folder.iterdir()):
         refuse_pickles(path)
     raise FileRefusedError(folder, "holds no model.safetensors")
@@ -463,6 +471,11 @@ def _load_safetensors(folder: Path, shards: list[Path], *others: Path) -> Loaded
         if name != "lm_head.weight" and not name.endswith("rotary_emb.inv_freq"):
             weights[_translated(shards[0], name)] = weight
     _require_tied(shards[0], tensors.get("lm_head.weight"), weights)
+    if "lm_head.weight" not in tensors and config.get("tie_word_embeddings") is not True:
+        raise FileRefusedError(
+            shards[0],
+            f"lacks lm_head.weight, and {config_path.name} does not set tie_word_embeddings to true",
+        )
     heads = field("num_attention_heads")
     sizes = _architecture(
         shards[0],

@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -204,6 +204,12 @@ class Report:
         return [f for f in self.findings if f.p_values and min(f.p_values) * self.tests <= LEVEL]
 
     @property
+    def backwards(self) -> list[Finding]:
+        """Scores by which members stand lower than chance would have it: rarely a result, mostly a mistake."""
+        low = chance_interval(self.members, self.non_members, 1 - LEVEL).low
+        return [f for f in self.findings if f.roc is not None and f.roc.auc < low]
+
+    @property
     def outcome(self) -> str:
         """``"not comparable"``, ``"leak"`` or ``"no evidence"``."""
         if any(control.separates for control in self.controls):
@@ -228,10 +234,14 @@ class Report:
                 "random, or use a reference that has seen neither."
             )
         if self.outcome == "no evidence":
+            swapped = (
+                " But members score *below* non-members, which chance does not explain: before this is read as "
+                "good news, make sure that no two files are swapped."
+            )
             return (
                 "No evidence of a leak: no score tells members from non-members better than chance. With "
                 f"{self.members} members and {self.non_members} non-members, a measured area above "
-                f"{self.detectable_auc:.3f} would have shown."
+                f"{self.detectable_auc:.3f} would have shown.{swapped if self.backwards else ''}"
             )
         best = min(self.leaking, key=lambda finding: min(finding.p_values))
         assert best.roc is not None
@@ -367,15 +377,13 @@ def audit(
             "Without texts or tokens it cannot be checked whether members and non-members differ in what they "
             "are about. Give one of them."
         )
-    low = chance_interval(n_members, n_non_members, 1 - LEVEL).low
-    backwards = [f.title for f in findings if f.roc is not None and f.roc.auc < low]
-    if backwards:
-        warnings.append(
-            f"Members score below non-members ({', '.join(backwards)}): are two files swapped, or a sign?"
-        )
+    report = Report(n_members, n_non_members, int(target.scored.sum()), findings, controls)
+    if report.backwards:
+        titles = ", ".join(finding.title for finding in report.backwards)
+        warnings.append(f"Members score below non-members ({titles}): are two files swapped, or a sign?")
     if n_members < 100 or n_non_members < 100:
         warnings.append("With fewer than 100 texts of each kind only large effects show.")
-    return Report(n_members, n_non_members, int(target.scored.sum()), findings, controls, tuple(warnings))
+    return replace(report, warnings=tuple(warnings))
 
 
 def chance_of_finding(
@@ -607,6 +615,7 @@ def audit_files(
     truth = np.arange(len(ids)) < len(lists[0].ids)
     said: list[ReadStatistics] = []
     sources: list[dict[str, Any]] = []
+    seen, cuts = texts, 0  # the texts as far as the target read them
     for role, path in (("target", target), ("reference", reference)):
         refuse_pickles(path)
         if not path.is_dir():
@@ -624,23 +633,25 @@ def audit_files(
             if texts is None:
                 raise FileRefusedError(members, f"holds no texts, and {path} is a model, which needs them")
             tell = None if progress is None else partial(progress, role)
-            found, cut = _ask(path, loaded, ids, texts, max_tokens, tell)
+            found, as_read, cut = _ask(path, loaded, ids, texts, max_tokens, tell)
             said.append(ReadStatistics(ids, found, has_correct=True))
             sources.append({"kind": loaded.kind, "files": _digests(loaded.files), "texts_cut": cut})
+            if role == "target":
+                seen, cuts = as_read, cut
             del loaded
     _require_same_tokens(reference, said[0], said[1])
-    if texts is None:
+    if texts is None or cuts:
         _require_different_texts(target, said[0].statistics, ids, truth)
     report = audit(
         said[0].statistics,
         said[1].statistics,
         truth,
         rng=rng,
-        texts=texts,
+        texts=seen,
         has_correct=said[0].has_correct,
         fpr=fpr,
     )
-    repeated = sum(n - 1 for n in Counter(map(_folded, texts or ())).values())
+    repeated = sum(n - 1 for n in Counter(map(_folded, seen or ())).values())
     warnings = list(report.warnings)
     if repeated:
         warnings.append(f"{repeated} texts stand in a list more than once: the intervals are too narrow.")
@@ -648,14 +659,15 @@ def audit_files(
         said[0].statistics.log_probabilities, said[1].statistics.log_probabilities, equal_nan=True
     ):
         warnings.append("Target and reference say exactly the same: they are the same model.")
+    if max_tokens is not None and not any("texts_cut" in source for source in sources):
+        warnings.append("The limit of tokens cut nothing: what a model said is taken as it is in the files.")
     inputs = {
         "target": sources[0],
         "reference": sources[1],
         "members": {"kind": members.suffix[1:], "files": _digests([members])},
         "non_members": {"kind": non_members.suffix[1:], "files": _digests([non_members])},
     }
-    counts = report.members, report.non_members, report.tokens
-    return Report(*counts, report.findings, report.controls, tuple(warnings)), inputs
+    return replace(report, warnings=tuple(warnings)), inputs
 
 
 def _chosen(path: Path, read: ReadStatistics, ids: tuple[str, ...]) -> ReadStatistics:
@@ -682,16 +694,24 @@ def _ask(
     texts: tuple[str, ...],
     max_tokens: int | None,
     progress: Callable[[int, int], None] | None,
-) -> tuple[TokenStatistics, int]:
-    """Return what a model says about texts, and how many of them were cut."""
+) -> tuple[TokenStatistics, tuple[str, ...], int]:
+    """Return what a model says about texts, the texts as far as it read them, and how many were cut."""
     loaded.tokenizer.no_truncation()
     loaded.tokenizer.no_padding()
     longest = loaded.context if max_tokens is not None else min(loaded.context or _LONGEST, _LONGEST)
-    rows, cut = [], 0
+    rows, as_read, cut = [], [], 0
     for name, text in zip(ids, texts, strict=True):
-        row = loaded.tokenizer.encode(text).ids
+        try:
+            coded = loaded.tokenizer.encode(text)
+        except Exception as error:  # the tokenizers library raises bare Exception
+            raise FileRefusedError(
+                path, f"has a tokenizer that fails on the text {name!r}: {error}"
+            ) from None
+        row = coded.ids
         if max_tokens is not None and len(row) > max_tokens:
             row, cut = row[:max_tokens], cut + 1
+            text = text[: max(end for _, end in coded.offsets[:max_tokens])]
+        as_read.append(text)
         if len(row) < 2:
             raise FileRefusedError(path, f"the text {name!r} has fewer than two tokens: nothing to score")
         if longest is not None and len(row) > longest:
@@ -708,7 +728,7 @@ def _ask(
         if progress is not None:
             progress(min(start + 8, len(table)), len(table))
     whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
-    return TokenStatistics(**whole), cut
+    return TokenStatistics(**whole), tuple(as_read), cut
 
 
 def _folded(text: str) -> str:
@@ -752,14 +772,19 @@ def _require_same_tokens(path: Path, target: ReadStatistics, reference: ReadStat
 
 
 def _require_different_texts(path: Path, target: TokenStatistics, ids: tuple[str, ...], truth: Bools) -> None:
-    """Refuse a text that is member and non-member: the same tokens, or the same numbers to the last digit."""
+    """Refuse a text that is member and non-member: the same tokens, or the same numbers to the last digit.
+
+    So may two texts be that a model has read the same beginning of.
+    """
     rows = target.log_probabilities if target.tokens is None else target.tokens
     long = target.scored.sum(axis=1) >= 8  # shorter ones can agree by accident
     known = {rows[i].tobytes(): ids[i] for i in np.flatnonzero(truth & long)}
     for i in np.flatnonzero(~truth & long):
         if rows[i].tobytes() in known:
             raise FileRefusedError(
-                path, f"says the same of {ids[i]!r} and of the member {known[rows[i].tobytes()]!r}: one text"
+                path,
+                f"says the same of {ids[i]!r} and of the member {known[rows[i].tobytes()]!r}: one text, as far as "
+                "it was read",
             )
 
 

@@ -31,6 +31,8 @@ _LINE_LIMIT = 64_000_000  # bytes
 _ARCHIVE_LIMIT = 4_000_000_000  # bytes, unpacked
 _ROUNDING = 1e-6  # a logarithm that is 0 can come out of a model as much above it
 _LARGEST = 1e6  # no logarithm of a probability is further from 0
+_HALF = math.log(0.5) + 1e-2  # a token above it is the first choice, whatever single precision makes of it
+_ONE_OF_MANY = math.log(1e-8)  # no vocabulary is so large that its first choice can be less probable
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +129,8 @@ def read_statistics(path: Path) -> ReadStatistics:
                 values = _checked(path, where, field, line[field], length)
                 length = len(values)
                 columns.setdefault(field, []).append(values)
+        if "correct" in given:
+            _require_possible_choice(path, where, columns["log_probabilities"][-1], columns["correct"][-1])
         ids[name] = len(ids)
     lengths = np.array([len(row) for row in columns["log_probabilities"]])
     tables = {field: _table(field, rows, lengths) for field, rows in columns.items()}
@@ -263,6 +267,9 @@ def _checked(path: Path, where: str, field: str, values: Any, length: int | None
 
 def _possible(path: Path, where: str, field: str, values: NDArray[Any]) -> NDArray[Any]:
     """Refuse numbers that cannot be what the field says."""
+    values = (
+        values if field == "tokens" else values.astype(np.float64)
+    )  # half precision cannot hold the limits
     if not np.isfinite(values).all():
         raise FileRefusedError(path, f"{where}: {field} holds {values[~np.isfinite(values)][0]}")
     if field == "tokens":
@@ -274,11 +281,29 @@ def _possible(path: Path, where: str, field: str, values: NDArray[Any]) -> NDArr
     if field == "deviation":
         if values.min() < 0:
             raise FileRefusedError(path, f"{where}: deviation must be >= 0, got {values.min()}")
-        return values.astype(np.float64)
+        return values
     if values.max() > _ROUNDING:
-        losses = " (these look like losses: change their sign)" if values.min() >= 0 else ""
-        raise FileRefusedError(path, f"{where}: {field} must be <= 0, got {values.max()}{losses}")
-    return np.minimum(values, 0.0).astype(np.float64)
+        guess = ""
+        if values.min() >= 0:  # losses may all be below 1 too, and a probability must not become its negative
+            guess = (
+                " (these look like losses: change their sign)"
+                if values.max() > 1
+                else " (these look like probabilities: take their natural logarithm; losses: change their sign)"
+            )
+        raise FileRefusedError(path, f"{where}: {field} must be <= 0, got {values.max()}{guess}")
+    return np.minimum(values, 0.0)
+
+
+def _require_possible_choice(path: Path, where: str, logs: NDArray[Any], correct: NDArray[Any]) -> None:
+    """Refuse first choices that the probabilities contradict: most often they are off by one position."""
+    missed, claimed = ~correct & (logs > _HALF), correct & (logs < _ONE_OF_MANY)
+    if (missed | claimed).any():
+        place = int((missed | claimed).argmax())
+        raise FileRefusedError(
+            path,
+            f"{where}: correct[{place}] is {str(bool(correct[place])).lower()}, but the token's probability is "
+            f"{math.exp(logs[place]):.3g}: are the two lists about the same positions?",
+        )
 
 
 # --------------------------------------------------------------------------- NumPy archives
@@ -329,6 +354,10 @@ def _read_archive(path: Path) -> ReadStatistics:
         if field != "correct":
             rows = [_possible(path, f"text {i}", field, row) for i, row in enumerate(rows)]
         tables[field] = _table(field, rows, lengths)
+    if "correct" in tables:
+        for i, n in enumerate(lengths):
+            given = tables["log_probabilities"][i, :n], tables["correct"][i, :n]
+            _require_possible_choice(path, f"text {i}", *given)
     return _assembled(path, ids, tables)
 
 

@@ -50,7 +50,7 @@ def cross_entropy(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     images : Tensor of shape (n, ...)
         The images.
     labels : Tensor of int64, shape (n,)
-        Their classes.
+        Their classes, counted from 0. torch passes over an image with the label -100 without a word.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def train(
     images : Tensor of shape (n, ...)
         The images, in the dtype of the weights.
     labels : Tensor of int64, shape (n,)
-        Their classes.
+        Their classes, counted from 0; see :func:`cross_entropy` for -100.
     epochs : int
         How often every image is used, at least 1.
     batch_size : int

@@ -27,7 +27,7 @@ def files(tmp_path, monkeypatch):
     learned = hard * np.where(np.arange(40) < 20, 0.3, 1.0)[:, None]
     for name, values in (("target", learned), ("reference", hard)):
         lines = [
-            {"id": i, "log_probabilities": row.tolist(), "correct": (row > -0.1).tolist()}
+            {"id": i, "log_probabilities": row.tolist(), "correct": (row > np.log(0.5)).tolist()}
             for i, row in enumerate(values)
         ]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -158,6 +158,19 @@ def test_a_folder_that_cannot_be_written_is_named(files):
         run("--out", "file/report")
 
 
+def test_that_nothing_may_be_written_is_said_before_a_model_reads(files, monkeypatch):
+    from thousand_fingers import membership_audit
+    from thousand_fingers.book import audit as command
+
+    monkeypatch.setattr(membership_audit, "audit_files", None)
+    monkeypatch.setattr(command.os, "access", lambda _, mode: mode != os.W_OK)
+    with pytest.raises(
+        BookError, match=r"cannot write new/report\.json: .* is not a folder that may be written"
+    ):
+        run("--out", "new/report")
+    assert left(files) == set()
+
+
 def test_what_is_not_understood_ends_with_2(files):
     assert CliRunner().invoke(app, ["audit"]).exit_code == 2
     assert CliRunner().invoke(app, [*arguments(), "--max-tokens", "1"]).exit_code == 2
@@ -190,13 +203,12 @@ def test_the_machinery_does_not_import_the_audit_before_it_is_asked_for():
     assert done.stdout.strip() == "['thousand_fingers.book.audit']"
 
 
-def test_an_interruption_is_one_line_and_130(files, monkeypatch):
-    from thousand_fingers import membership_audit
-
-    def interrupted(**_: object) -> None:
+@pytest.mark.parametrize("where", ["membership_audit.audit_files", "book.audit._outputs"])
+def test_an_interruption_is_one_line_and_130(files, monkeypatch, where):
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt  # what Python makes of SIGINT, unless nohup or a shell ignores it
 
-    monkeypatch.setattr(membership_audit, "audit_files", interrupted)
+    monkeypatch.setattr(f"thousand_fingers.{where}", interrupted)
     result = run()
     assert result.exit_code == 130
     assert "nothing was left half-written" in result.stderr

@@ -7,6 +7,7 @@ imported when the command runs and not before: the machinery knows the chapters'
 from __future__ import annotations
 
 import json
+import os
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,18 +51,18 @@ def audit(
 
     The page "Audit your own model" of the book describes the files and how to read the report.
     """
-    import numpy as np
+    try:  # from the imports on, which take seconds
+        import numpy as np
 
-    from thousand_fingers.figures.membership_audit import report_alt, report_png
-    from thousand_fingers.language_model_files import FileRefusedError
-    from thousand_fingers.membership_audit import audit_files
+        from thousand_fingers.figures.membership_audit import report_alt, report_png
+        from thousand_fingers.language_model_files import FileRefusedError
+        from thousand_fingers.membership_audit import audit_files
 
-    rates = sorted(set(fpr or (0.01, 0.001)), reverse=True)
-    for rate in rates:
-        if not 0 < rate <= 0.5:
-            raise UsageError(f"--fpr must be > 0 and <= 0.5, got {rate}")
-    report_path, figure_path = _outputs(output, force)
-    try:
+        rates = sorted(set(fpr or (0.01, 0.001)), reverse=True)
+        for rate in rates:
+            if not 0 < rate <= 0.5:
+                raise UsageError(f"--fpr must be > 0 and <= 0.5, got {rate}")
+        report_path, figure_path = _outputs(output, force)
         with _Bars() as bars:
             report, inputs = audit_files(
                 target=target,
@@ -84,12 +85,12 @@ def audit(
                 write_atomically(path, data)
             except OSError as error:
                 raise BookError(f"cannot write {path}: {error.strerror}") from None
-    except FileRefusedError as error:
-        err.print(f"[red]refused:[/] {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(_FILES_REFUSED) from None
     except KeyboardInterrupt:
         err.print("interrupted; nothing was left half-written")
         raise typer.Exit(_INTERRUPTED) from None
+    except FileRefusedError as error:
+        err.print(f"[red]refused:[/] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(_FILES_REFUSED) from None
     _print(report)
     out.print(f"written: {report_path}, {figure_path}", soft_wrap=True)
 
@@ -112,6 +113,9 @@ def _outputs(name: Path, force: bool) -> tuple[Path, Path]:
             raise UsageError(f"{path} is no earlier report: choose another name with --out")
         if not force:
             raise UsageError(f"{path} exists: choose another name with --out, or overwrite it with --force")
+    folder = next(parent for parent in paths[0].absolute().parents if parent.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):  # found out before the models read for minutes
+        raise BookError(f"cannot write {paths[0]}: {folder} is not a folder that may be written to")
     return paths
 
 
