@@ -57,6 +57,18 @@ def test_shadow_models_are_trained_by_the_policy_on_their_halves():
     assert ((setup.confidence(found, setup.validation) > 0) <= right).all()  # surer than all others together
 
 
+def test_more_audit_examples_than_there_are_images_are_refused_by_name():
+    for n_audit in (1, 1726, 5000):
+        with pytest.raises(ValueError, match="n_audit must be >= 2 and <= 1725"):
+            audit_setup("ci", n_audit)
+    with pytest.raises(
+        ValueError, match="halves must have at most one column for each of 1000 audit examples"
+    ):
+        shadow_models(audit_setup(), paired_halves(2, 1002, rng=np.random.default_rng(0)), first_seed=0)
+    with pytest.raises(TypeError, match="membership must hold booleans"):
+        shadow_models(audit_setup(), np.ones((2, 10)), first_seed=0)
+
+
 @pytest.mark.case("MIP-7")
 def test_what_stands_in_the_audited_images_does_not_change_how_anything_is_prepared(monkeypatch):
     whole = audit_setup()

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from thousand_fingers.book.notebook import read_notebook, records_of
 from thousand_fingers.figures import membership as draw
 from thousand_fingers.roc import roc_curve
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "chapters" / "02_membership_inference.ipynb").read_text(encoding="utf-8")
+NOTEBOOK = ROOT / "chapters" / "02_membership_inference.ipynb"
+PAGE = NOTEBOOK.read_text(encoding="utf-8")
+RECORDS = {name: record.value for name, record in records_of(read_notebook(NOTEBOOK)).items()}
 
 
 @pytest.mark.case("MIP-4")
@@ -43,6 +46,67 @@ def test_noise_cannot_be_aimed() -> None:
     even, aimed = np.full(4, 0.5), np.array([1.0, 0.0, 0.0, 0.0])
     sums = [(rng.normal(size=(200_000, 4)) * spread).sum(axis=1) for spread in (even, aimed)]
     assert [s.std() for s in sums] == pytest.approx([1.0, 1.0], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "sign"),
+    [
+        ("learned", 1),  # "more than the loss threshold"
+        ("rmia", 1),  # "not the stronger one"
+        ("noise", 1),  # the order of the arms: no defence, noise, weights with noise
+        ("both", 1),
+        ("on_top", 1),
+        ("rmia_on_weights", 1),
+        ("borrowed", 1),  # "less than one's own"
+        ("longer", 1),  # "even the last step"
+        ("copies", 1),
+        ("aimed", 0),  # "noise cannot be aimed"
+        ("dp", 0),  # "does not tell the two apart"
+        ("decay", 0),  # "hides nobody"
+    ],
+)
+def test_what_the_text_says_of_two_attacks_or_trainings_is_in_the_interval_of_their_difference(name, sign):
+    low, value, high = (float(RECORDS[f"mi.versus.{name}{end}"]) for end in (".from", "", ".to"))
+    assert low <= value <= high
+    assert low > 0 if sign else low <= 0 <= high
+    assert f"mi.versus.{name}:" in PAGE or name == "on_top"
+
+
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        ("loss.at_1_per_mille", "calibrated.at_1_per_mille"),
+        ("learned.at_1_per_mille", "lira.at_1_per_mille"),
+        ("few.per_example.8", "few.shrunk.8"),  # "larger than the intervals"
+        ("defended.naive.at_1_per_mille", "defended.at_1_per_mille"),
+        ("defended.at_1_per_mille", "lira.at_1_per_mille"),
+        ("group.quiet.after.at_1_per_mille", "group.quiet.before.at_1_per_mille"),
+        ("group.others.before.at_1_per_mille", "group.others.after.at_1_per_mille"),  # the onion
+        ("onion.inside.at_1_percent", "onion.lot.at_1_percent"),
+        ("onion.lot.at_1_percent", "onion.peeled.at_1_percent"),
+        ("label.many.auc", "lira.auc"),
+        ("calm.loss.auc", "calm.auc"),
+        ("gap.one_epoch.auc", "gap.three_epochs.auc"),
+        ("gap.three_epochs.auc", "gap.ten_epochs.auc"),
+    ],
+)
+def test_where_two_intervals_are_compared_they_lie_apart(less, more):
+    assert RECORDS[f"mi.{less}.to"] < RECORDS[f"mi.{more}.from"]
+
+
+def test_the_loss_threshold_at_one_in_a_thousand_is_guessing():
+    assert RECORDS["mi.loss.at_1_per_mille.from"] < 0.001 < RECORDS["mi.loss.at_1_per_mille.to"]
+
+
+def test_the_curves_of_the_arms_are_steps_and_leave_out_what_a_logarithm_cannot_show() -> None:
+    ax = Figure().subplots()
+    fpr, tpr = [1e-4, 1e-2, 1.0], np.array([0.0, 0.3, 1.0])
+    draw.arms(ax, fpr, {"weights": tpr, "noise": tpr**2})
+    first, second, guessing = ax.lines
+    np.testing.assert_allclose(first.get_xdata(), fpr[1:])
+    np.testing.assert_allclose(second.get_ydata(), [0.09, 1.0])
+    assert first.get_linestyle() != second.get_linestyle()
+    assert guessing.get_label() == "guessing"
 
 
 def with_ends(*values: float) -> np.ndarray:

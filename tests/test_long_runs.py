@@ -19,6 +19,7 @@ from thousand_fingers.long_runs import linkage as linkage_run
 from thousand_fingers.long_runs import memorization as memorization_run
 from thousand_fingers.long_runs.linkage import full_size
 from thousand_fingers.long_runs.membership import (
+    CURVE,
     FIGURES,
     _accuracy,
     _changes,
@@ -75,6 +76,13 @@ def test_a_part_of_a_sweep_is_its_configuration():
     assert parts[0]["figures"].shape == (len(FIGURES),)
     np.testing.assert_array_equal(parts[0]["figures"], parts[2]["figures"])
     assert (parts[0]["figures"] != parts[1]["figures"]).any()
+    assert parts[0]["curve"].shape == (len(CURVE),)
+    assert (np.diff(parts[0]["curve"]) >= 0).all()
+    assert parts[0]["curve"][-1] == 1
+    at = CURVE.index(0.01)
+    assert parts[0]["curve"][at] == parts[0]["figures"][FIGURES.index("tpr_1")]
+    limits = np.quantile(parts[0]["resamples"], [0.025, 0.975], axis=0)
+    np.testing.assert_allclose(limits, [parts[0]["low"][3:], parts[0]["high"][3:]])
     assert np.isnan(parts[0]["t"][40:]).all()
     assert np.isfinite(parts[0]["t"][:40]).all()
     for side, other in (("low", "figures"), ("figures", "high")):

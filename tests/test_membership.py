@@ -165,6 +165,70 @@ def test_the_moments_are_those_of_each_example_alone(leave_one_out):
                 assert count[where] == values.size
 
 
+@pytest.mark.parametrize("leave_one_out", [False, True])
+@pytest.mark.parametrize("outlier", [1e3, 1e8, -1e12])
+def test_one_model_far_from_all_others_does_not_blur_the_spread_of_the_others(leave_one_out, outlier):
+    phi, members = gaussian_world(12, 6)
+    phi[4, 2] += outlier  # sums of squares over all models, less its own, would keep nothing of the rest
+    moments = shadow_moments(phi, members, leave_one_out=leave_one_out)
+    own, side = members[4, 2], ("in" if members[4, 2] else "out")
+    values = phi[(members[:, 2] == own) & (np.arange(12) != 4), 2]
+    mean, variance = getattr(moments, f"mean_{side}"), getattr(moments, f"var_{side}")
+    if leave_one_out:
+        assert mean[4, 2] == pytest.approx(values.mean(), rel=1e-12)
+        assert variance[4, 2] == pytest.approx(values.var(ddof=1), rel=1e-12)
+    else:
+        values = np.append(values, phi[4, 2])
+        assert variance[2] == pytest.approx(values.var(ddof=1), rel=1e-9)
+
+
+@pytest.mark.parametrize("leave_one_out", [False, True])
+def test_no_spread_is_no_spread_to_the_last_bit(leave_one_out):
+    phi, members = gaussian_world(14, 200)
+    phi = np.where(members, 5 * np.random.default_rng(1).normal(size=200), phi)  # one value each, once seen
+    moments = shadow_moments(phi, members, leave_one_out=leave_one_out)
+    assert (moments.var_in == 0).all()  # where rounding is left, it decides the ranking alone
+    for j in range(0, 200, 20):
+        with pytest.raises(ValueError, match="example 0 do not vary"):
+            lira_scores(phi[:, [j]], members[:, [j]], variance="per_example")
+
+
+def test_the_order_of_the_models_and_of_memory_does_not_matter():
+    phi, members = gaussian_world(12, 10)
+    strangers, _ = gaussian_world(12, 8, gap=0.0, seed=4)
+    turn = np.random.default_rng(0).permutation(12)
+    for attack in (lira_scores, lambda p, m: lira_scores(p, m, mode="offline"), t_scores):
+        straight = attack(phi, members)
+        turned = attack(np.asfortranarray(phi[turn]), members[turn])
+        np.testing.assert_allclose(turned, straight[turn] if straight.ndim == 2 else straight, rtol=1e-9)
+        single = attack(phi.astype(np.float32), members)
+        np.testing.assert_allclose(single, straight, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(
+        rmia_scores(phi[turn], members[turn], strangers[turn]), rmia_scores(phi, members, strangers)[turn]
+    )
+
+
+@pytest.mark.parametrize("attack", ["lira", "rmia"])
+def test_offline_needs_no_model_that_saw_the_candidates(attack):
+    phi, _ = gaussian_world(6, 10, gap=0.0)
+    targets, nobody = phi[:2] + 1.0, np.zeros((6, 10), dtype=bool)
+    strangers, _ = gaussian_world(6, 6, gap=0.0, seed=1)
+
+    def scores(mode, members):
+        if attack == "lira":
+            return lira_scores(phi, members, target=targets, mode=mode)
+        options = {"target": targets, "target_population": strangers[:2]}
+        return rmia_scores(phi, members, strangers, mode=mode, **options)
+
+    assert np.isfinite(scores("offline", nobody)).all()
+    with pytest.raises(ValueError, match="at least 3 models that saw it, got 0 for example 0"):
+        scores("online", nobody)
+    everybody = ~nobody
+    everybody[:2, :4] = False
+    with pytest.raises(ValueError, match="at least 3 models that did not see it, got 0 for example 4"):
+        scores("offline", everybody)
+
+
 @pytest.mark.case("MIP-11")
 @pytest.mark.parametrize(("models", "leave_one_out", "enough"), [(4, 0, 0), (6, 0, 1), (6, 1, 0), (8, 1, 1)])
 def test_too_few_models_on_either_side_are_refused(models, leave_one_out, enough):

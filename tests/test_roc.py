@@ -19,6 +19,7 @@ from thousand_fingers.roc import (
     chance_interval,
     log_tpr_fpr,
     non_members_needed,
+    paired_interval,
     positive_predictive_value,
     roc_curve,
     supported_point,
@@ -237,6 +238,38 @@ def test_a_resample_is_measured_by_the_same_rule_as_the_headline():
     assert bounds.auc.low == bounds.auc.high == pytest.approx(roc.auc)
     assert bounds.tpr[0].low == bounds.tpr[0].high == roc.at_fpr(0.2).tpr
     assert bounds.tpr[1].low == bounds.tpr[1].high == roc.at_fpr(0.01).tpr
+
+
+def test_resamples_are_kept_and_drawn_alike_from_the_same_seed():
+    rng = np.random.default_rng(3)
+    members = rng.random((6, 300)) < 0.5
+    hardness = rng.normal(size=300)  # shared by both attacks
+    first, second = (gap * members + hardness + rng.normal(size=(6, 300)) for gap in (1.0, 0.8))
+    spread, other = (
+        bootstrap_over_examples(scores, members, rng=np.random.default_rng(0), fpr=(0.1,))
+        for scores in (first, second)
+    )
+    assert spread.resamples.shape == (500, 2)
+    np.testing.assert_allclose(np.quantile(spread.resamples[:, 0], [0.025, 0.975]), spread.auc)
+    low, high = paired_interval(spread.resamples[:, 0], other.resamples[:, 0])
+    assert spread.auc.low < other.auc.high  # alone, the two cannot be told apart
+    assert 0 < low < roc_curve(first, members).auc - roc_curve(second, members).auc < high
+    assert paired_interval(other.resamples[:, 0], spread.resamples[:, 0]) == pytest.approx((-high, -low))
+    assert paired_interval(spread.resamples[:, 1], spread.resamples[:, 1]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ([1.0, 2.0], [1.0], "second must have shape"),
+        ([1.0], [1.0], "at least 2 resamples"),
+        ([1.0, math.nan], [1.0, 2.0], "first must be finite"),
+        ([[1.0, 2.0]], [[1.0, 2.0]], "first must have 1 axes"),
+    ],
+)
+def test_figures_that_were_not_resampled_alike_are_refused(first, second, message):
+    with pytest.raises(ValueError, match=message):
+        paired_interval(first, second)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def audit_setup(scale: str = "ci", n_audit: int = 1000) -> Setup:
     scale : {"ci", "paper"}
         As for :func:`thousand_fingers.datasets.load_mnist`.
     n_audit : int, default 1000
-        Size of the audit set; the population has as many, and the rest goes to the components.
+        Size of the audit set; the population has as many, and the rest, at least 50, goes to the components.
 
     Returns
     -------
@@ -95,8 +95,8 @@ def audit_setup(scale: str = "ci", n_audit: int = 1000) -> Setup:
     >>> setup.inputs.shape, setup.audit.size, setup.population.size, setup.others.size
     (torch.Size([5000, 50]), 1000, 1000, 1500)
     """
-    n_audit = integer("n_audit", n_audit, at_least=2)
     digits, split = datasets.load_mnist(scale)
+    n_audit = integer("n_audit", n_audit, at_least=2, at_most=(split.train.size - COMPONENTS) // 2)
     images = digits.images.reshape(len(digits.images), -1)
     rest = split.train.size - 2 * n_audit
     parts = datasets.stratified_split(
@@ -140,6 +140,11 @@ def shadow_models(
     -------
     Ensemble
 
+    Raises
+    ------
+    TypeError, ValueError
+        If the table is none of memberships, or has more columns than there are audit examples.
+
     Examples
     --------
     >>> from thousand_fingers.ensembles import paired_halves
@@ -148,8 +153,13 @@ def shadow_models(
     >>> len(shadow_models(setup, halves, first_seed=0, epochs=1))
     2
     """
-    audit = setup.audit[: halves.shape[1]]
     rows = rows_of(halves)
+    if halves.shape[1] > setup.audit.size:
+        raise ValueError(
+            f"halves must have at most one column for each of {setup.audit.size} audit examples, "
+            f"got {halves.shape[1]}"
+        )
+    audit = setup.audit[: halves.shape[1]]
     return train_ensemble(
         setup.inputs[audit],
         rows,

@@ -351,7 +351,8 @@ def shadow_moments(phi: ArrayLike, members: ArrayLike, *, leave_one_out: bool = 
     """
     confidence, inside = _phi_and_members(phi, members)
     spare = int(leave_one_out)
-    _refuse_few(inside, spare)
+    _refuse_few("saw it", inside, spare)
+    _refuse_few("did not see it", ~inside, spare)
     return Moments(*_moments(confidence, inside, spare), *_moments(confidence, ~inside, spare))
 
 
@@ -399,7 +400,8 @@ def lira_scores(
     Raises
     ------
     TypeError, ValueError
-        If shapes do not match, too few models remain (see :func:`shadow_moments`), or a variance is zero.
+        If shapes do not match, too few models remain (see :func:`shadow_moments`; offline, only those that did
+        not see an example count), or a variance is zero.
 
     References
     ----------
@@ -415,12 +417,16 @@ def lira_scores(
     choice("mode", mode, ("online", "offline"))
     choice("variance", variance, ("shrunk", "pooled", "per_example"))
     confidence, inside = _phi_and_members(phi, members)
-    moments = shadow_moments(confidence, inside, leave_one_out=target is None)
     attacked = confidence if target is None else _targets(target, confidence.shape[1])
-    var_out = _variance(moments.var_out, moments.n_out, variance)
     if mode == "offline":
-        return -special.log_ndtr(-(attacked - moments.mean_out) / np.sqrt(var_out))
+        spare = int(target is None)
+        _refuse_few("did not see it", ~inside, spare)
+        mean_out, var_out, n_out = _moments(confidence, ~inside, spare)
+        var_out = _variance(var_out, n_out, variance)
+        return -special.log_ndtr(-(attacked - mean_out) / np.sqrt(var_out))
+    moments = shadow_moments(confidence, inside, leave_one_out=target is None)
     var_in = _variance(moments.var_in, moments.n_in, variance)
+    var_out = _variance(moments.var_out, moments.n_out, variance)
     return gaussian_log_ratio(attacked, moments.mean_in, var_in, moments.mean_out, var_out)
 
 
@@ -507,7 +513,7 @@ def rmia_scores(
     Raises
     ------
     TypeError, ValueError
-        If shapes do not match or too few models remain, as for :func:`shadow_moments`.
+        If shapes do not match or too few models remain, as for :func:`lira_scores`.
 
     References
     ----------
@@ -527,7 +533,9 @@ def rmia_scores(
     if (target is None) != (target_population is None):
         raise ValueError("target and target_population must be given together")
     spare = int(target is None)
-    _refuse_few(inside, spare)
+    if mode == "online":
+        _refuse_few("saw it", inside, spare)
+    _refuse_few("did not see it", ~inside, spare)
     # Everything in logarithms: a probability of e^-1000 is a number like others, and its mean is not 0.
     log_p, log_p_strangers = -cross_entropies(confidence), -cross_entropies(strangers)
     expected = _log_mean_exp(log_p, ~inside, spare)
@@ -614,7 +622,7 @@ def instance_weights(t: ArrayLike, *, slope: float = 2.0, offset: float = 2.0) -
     Returns
     -------
     ndarray of float64, shape (n,)
-        In (0, 1].
+        In [0, 1]: 0 only where the exponential underflows.
 
     Raises
     ------
@@ -703,12 +711,13 @@ def _targets(values: ArrayLike, n: int) -> Floats:
     return array
 
 
-def _refuse_few(inside: Bools, spare: int) -> None:
-    fewest = min(inside.sum(axis=0).min(), (~inside).sum(axis=0).min())
+def _refuse_few(side: str, chosen: Bools, spare: int) -> None:
+    fewest = int(chosen.sum(axis=0).min())
     if fewest - spare < FEWEST_MODELS:
         raise ValueError(
-            f"every example needs at least {FEWEST_MODELS + spare} models that saw it and as many that did "
-            f"not{', one of each to leave out' if spare else ''}, got {fewest}: train more models"
+            f"members must leave every example at least {FEWEST_MODELS + spare} models that {side}"
+            f"{', one of them to leave out' if spare else ''}, got {fewest} for example "
+            f"{int(chosen.sum(axis=0).argmin())}: train more models"
         )
 
 
@@ -727,14 +736,31 @@ def _log_mean_exp(log_p: Floats, chosen: Bools, spare: int) -> Floats:
 
 def _moments(confidence: Floats, chosen: Bools, spare: int) -> tuple[Floats, Floats, Ints]:
     """Return mean, variance and number per example over the chosen models, each left out of its own row."""
-    centre = confidence.mean(axis=0)  # sums of squares around zero would cancel
-    centred = np.where(chosen, confidence - centre, 0.0)
-    n, total, squares = chosen.sum(axis=0), centred.sum(axis=0), np.square(centred).sum(axis=0)
-    if spare:
-        n, total, squares = n - chosen, total - centred, squares - np.square(centred)
-    mean = total / n
-    variance = np.maximum(0.0, squares - n * np.square(mean)) / (n - 1)
-    return centre + mean, variance, n
+    # Taking a model out of a sum of squares would cancel, and leave rounding where there is no spread:
+    # as in _log_mean_exp, what stands before it is merged with what stands after it.
+    before = _running(confidence, chosen)
+    if not spare:
+        n, mean, squares = (part[-1] for part in before)
+    else:
+        after = [part[::-1] for part in _running(confidence[::-1], chosen[::-1])]
+        n_1, mean_1, squares_1 = (part[:-1] for part in before)
+        n_2, mean_2, squares_2 = (part[1:] for part in after)
+        n, step = n_1 + n_2, mean_2 - mean_1
+        mean = mean_1 + step * (n_2 / n)
+        squares = squares_1 + squares_2 + np.square(step) * (n_1 * n_2 / n)
+    return mean, squares / (n - 1), n
+
+
+def _running(confidence: Floats, chosen: Bools) -> tuple[Ints, Floats, Floats]:
+    """Return number, mean and sum of squared deviations of the chosen among the first 0, 1, 2, ... models."""
+    rows, examples = confidence.shape
+    n = np.vstack([np.zeros((1, examples), dtype=np.int64), np.cumsum(chosen, axis=0)])
+    mean, squares = np.zeros((rows + 1, examples)), np.zeros((rows + 1, examples))
+    for i, (values, takes_part) in enumerate(zip(confidence, chosen, strict=True)):
+        step = np.where(takes_part, values - mean[i], 0.0)
+        mean[i + 1] = mean[i] + step / np.maximum(n[i + 1], 1)
+        squares[i + 1] = squares[i] + step * (values - mean[i + 1])
+    return n, mean, squares
 
 
 def _variance(variance: Floats, n: Ints, kind: str) -> Floats:

@@ -55,6 +55,20 @@ def curves(ax: Axes, attacks: Mapping[str, Roc], lowest: float = 1e-4) -> None:
             ls=DASHES[i],
             label=name,
         )
+    _logarithmic(ax, lowest)
+
+
+def arms(ax: Axes, fpr: Sequence[float], ways: Mapping[str, Floats], lowest: float = 1e-4) -> None:
+    """Draw the curve of the attack on each way of training, from true-positive rates at some false-positive ones."""
+    for i, (name, tpr) in enumerate(ways.items()):
+        found = tpr > 0
+        places = np.asarray(fpr)[found]
+        ax.step(places, tpr[found], where="post", color=PALETTE[i], ls=DASHES[i], label=name)
+    _logarithmic(ax, lowest)
+
+
+def _logarithmic(ax: Axes, lowest: float) -> None:
+    """Give a panel of curves its axes, the line of guessing and the legend."""
     ax.plot([lowest, 1], [lowest, 1], color="grey", lw=0.8, ls=":", label="guessing")
     ax.set(xscale="log", yscale="log", xlim=(lowest, 1), ylim=(lowest, 1.05))
     ax.set(xlabel="false-positive rate", ylabel="true-positive rate")

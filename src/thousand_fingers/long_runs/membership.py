@@ -29,6 +29,8 @@ from thousand_fingers.validation import integer
 
 #: Shadow models of each configuration: 16,000 pairs with a non-member.
 MEMBERS = 32
+#: False-positive rates at which a sweep stores the curve of LiRA.
+CURVE = tuple(float(rate) for rate in np.logspace(-4, 0, 41))
 #: What a sweep measures of each configuration, in the order of its arrays ``figures``, ``low`` and ``high``.
 FIGURES = ("train", "validation", "test", "auc", "tpr_1", "tpr_01", "rmia_auc", "rmia_tpr_1", "rmia_tpr_01")
 
@@ -51,8 +53,10 @@ def sweep(part: int, *, configurations: Sequence[Mapping[str, Any]]) -> dict[str
     -------
     dict of str to ndarray
         ``figures`` in the order of :data:`FIGURES`; ``low`` and ``high``, the ends of their 95% intervals
-        (of an accuracy over images, of an attack over audit examples, with all their networks); and the
-        vulnerability ``t`` of each audit example under this configuration (NaN beyond the first ``n``).
+        (of an accuracy over images, of an attack over audit examples, with all their networks);
+        ``resamples``, shape (300, 6), the six figures of the attacks in each resample, the same examples for
+        every configuration of the same ``n``; ``curve``, the true-positive rates of LiRA at :data:`CURVE`; and
+        the vulnerability ``t`` of each audit example under this configuration (NaN beyond the first ``n``).
 
     Raises
     ------
@@ -74,19 +78,23 @@ def sweep(part: int, *, configurations: Sequence[Mapping[str, Any]]) -> dict[str
     audit = setup.audit[:n]
     phi = setup.confidence(networks, audit)
     strangers = setup.confidence(networks, setup.population)
+    likelihood, relative = lira_scores(phi, halves), rmia_scores(phi, halves, strangers)
+    attacks = [_attack(scores, halves) for scores in (likelihood, relative)]
     found = [
         _accuracy(setup.right(networks, audit), halves),
         _accuracy(setup.right(networks, setup.validation)),
         _accuracy(setup.right(networks, setup.test)),
-        *_attack(lira_scores(phi, halves), halves),
-        *_attack(rmia_scores(phi, halves, strangers), halves),
+        *(figure for figures, _ in attacks for figure in figures),
     ]
+    curve = roc_curve(likelihood, halves)
     t = np.full(setup.audit.size, np.nan)
     t[:n] = t_scores(phi, halves)
     return {
         "figures": np.array([value for value, _ in found]),
         "low": np.array([interval.low for _, interval in found]),
         "high": np.array([interval.high for _, interval in found]),
+        "resamples": np.hstack([resamples for _, resamples in attacks]),
+        "curve": np.array([curve.at_fpr(fpr).tpr for fpr in CURVE]),
         "t": t,
     }
 
@@ -236,12 +244,15 @@ def _accuracy(right: NDArray[np.bool_], counted: NDArray[np.bool_] | None = None
     return float(shares.mean()), mean_interval(shares)
 
 
-def _attack(scores: NDArray[np.float64], halves: NDArray[np.bool_]) -> list[tuple[float, Interval]]:
-    """Return area and true-positive rates at 1% and 0.1%, each with its interval over examples."""
+def _attack(
+    scores: NDArray[np.float64], halves: NDArray[np.bool_]
+) -> tuple[list[tuple[float, Interval]], NDArray[np.float64]]:
+    """Return area and true-positive rates at 1% and 0.1%, each with its interval over examples, and resamples."""
     curve = roc_curve(scores, halves)
     spread = bootstrap_over_examples(scores, halves, rng=np.random.default_rng(2), n_resamples=300)
     rates = [curve.at_fpr(fpr).tpr for fpr in (0.01, 0.001)]
-    return list(zip([curve.auc, *rates], [spread.auc, *spread.tpr], strict=True))
+    figures = list(zip([curve.auc, *rates], [spread.auc, *spread.tpr], strict=True))
+    return figures, spread.resamples
 
 
 def _stacked(networks: Sequence[nn.Sequential]) -> Ensemble:
