@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,8 @@ def pseudonymise(values: Iterable[Any], key: bytes) -> list[str | None]:
     Parameters
     ----------
     values : iterable
-        Identifiers; each is taken as its text, and a missing one stays missing.
+        Identifiers, not one text; each is taken as its text, and a missing one stays missing. A whole float is
+        taken as the whole number: pandas turns integers into floats as soon as one is missing.
     key : bytes
         The secret, at least 16 bytes.
 
@@ -64,7 +66,7 @@ def pseudonymise(values: Iterable[Any], key: bytes) -> list[str | None]:
     Raises
     ------
     TypeError, ValueError
-        If the key is no bytes object or too short.
+        If the key is no bytes object or too short, ``values`` is one text, or an identifier is a collection.
 
     Examples
     --------
@@ -76,6 +78,8 @@ def pseudonymise(values: Iterable[Any], key: bytes) -> list[str | None]:
         raise TypeError(f"key must be bytes, got {type(key).__name__}")
     if len(key) < 16:
         raise ValueError(f"key must have at least 16 bytes, got {len(key)}")
+    if isinstance(values, str | bytes):
+        raise TypeError(f"values must be a list of identifiers, got the text {values!r}: write [{values!r}]")
 
     def digest(purpose: bytes, text: str, digits: int) -> str:
         return hmac.new(key, purpose + text.encode(), hashlib.sha256).hexdigest()[:digits]
@@ -86,7 +90,12 @@ def pseudonymise(values: Iterable[Any], key: bytes) -> list[str | None]:
         body = digest(b"value:", text, 16)
         return f"p{body}{digest(b'check:', body, 8)}"
 
-    return [None if pd.isna(value) else pseudonym(str(value)) for value in values]
+    def missing(value: Any) -> bool:
+        if not pd.api.types.is_scalar(value):
+            raise TypeError(f"values must hold single identifiers, got {value!r}")
+        return bool(pd.isna(value))
+
+    return [None if missing(value) else pseudonym(_text(value)) for value in values]
 
 
 def safe_harbour_zip(zips: Iterable[Any], residents: Mapping[str, int]) -> list[str | None]:
@@ -146,8 +155,8 @@ class Hierarchy:
 
     Raises
     ------
-    ValueError
-        If a level has another length, or is not nested in the one above.
+    TypeError, ValueError
+        If a label is no text, a level has another length, or is not nested in the one above.
 
     Examples
     --------
@@ -165,11 +174,20 @@ class Hierarchy:
     def __post_init__(self) -> None:
         if not self.leaves or len(set(self.leaves)) != len(self.leaves):
             raise ValueError("leaves must be distinct and at least one")
+        if pd.isna(pd.Series(self.leaves, dtype=object)).any():
+            raise ValueError(
+                "leaves must not be missing: a missing value is a cell of its own at every level but the top"
+            )
         for height, labels in enumerate(self.levels, start=1):
             if len(labels) != len(self.leaves):
                 raise ValueError(
                     f"level {height} must label {len(self.leaves)} leaves, got {len(labels)} labels"
                 )
+            for leaf, label in zip(self.leaves, labels, strict=True):
+                if not isinstance(
+                    label, str
+                ):  # a missing label would put its leaf into somebody else's group
+                    raise TypeError(f"level {height} must label {leaf!r} with a text, got {label!r}")
         for height in range(2, len(self.levels) + 1):
             parent: dict[str, str] = {}
             for fine, coarse in zip(self.levels[height - 2], self.levels[height - 1], strict=True):
@@ -193,7 +211,7 @@ class Hierarchy:
         values : iterable
             The column, or its domain; repetitions and missing values are ignored.
         *rules : callable or str
-            A function from a value to its label, or one label for all.
+            A function from a value to its label, which must not be missing, or one label for all.
 
         Returns
         -------
@@ -201,13 +219,19 @@ class Hierarchy:
 
         Raises
         ------
-        ValueError
-            As for the class.
+        TypeError, ValueError
+            As for the class, and if a rule has no label for a value.
         """
         leaves = _sorted_values(column_codes(pd.Series(list(values), dtype=object))[1])
-        levels = [
-            tuple(rule if isinstance(rule, str) else _text(rule(leaf)) for leaf in leaves) for rule in rules
-        ]
+        levels = []
+        for height, rule in enumerate(rules, start=1):
+            labels = [rule if isinstance(rule, str) else rule(leaf) for leaf in leaves]
+            for leaf, label in zip(leaves, labels, strict=True):
+                if not pd.api.types.is_scalar(label) or pd.isna(label):
+                    raise ValueError(
+                        f"the rule of level {height} must label every value, got {label!r} for {leaf!r}"
+                    )
+            levels.append(tuple(map(_text, labels)))
         return cls(tuple(leaves), tuple(levels))
 
     def groups(self, level: int) -> tuple[Ints, list[str]]:
@@ -324,7 +348,8 @@ class AnonymityReport:
         Rows of the table, and how many of them are suppressed. The rest is *released*; all that follows is
         about released rows, and classes of them.
     classes : pandas.DataFrame
-        One row per class: its values of the quasi-identifiers, and ``rows``.
+        One row per class: its values of the quasi-identifiers, and last ``rows`` (``rows in class`` if a
+        quasi-identifier has that name).
     k : int
         Rows in the smallest class.
     k_persons : int or None
@@ -370,15 +395,18 @@ class AnonymityReport:
     sensitive: Mapping[str, SensitiveReport]
 
     @property
+    def _sizes(self) -> Ints:
+        return self.classes.iloc[:, -1].to_numpy(dtype=np.int64)
+
+    @property
     def class_sizes(self) -> pd.DataFrame:
         """How many classes there are of each size, and how many rows lie in them."""
-        sizes, classes = np.unique(self.classes["rows"].to_numpy(), return_counts=True)
+        sizes, classes = np.unique(self._sizes, return_counts=True)
         return pd.DataFrame({"classes": classes, "rows": sizes * classes}, index=pd.Index(sizes, name="size"))
 
     def rows_below(self, k: int) -> int:
         """Return how many released *rows* lie in classes of fewer than k."""
-        sizes = self.classes["rows"].to_numpy()
-        return int(sizes[sizes < integer("k", k, at_least=1)].sum())
+        return int(self._sizes[self._sizes < integer("k", k, at_least=1)].sum())
 
     def table(self) -> pd.Series:
         """Return the whole report as one column, for the eye."""
@@ -695,11 +723,10 @@ def _class_table(released: pd.DataFrame, found: Classes, names: list[str]) -> pd
     first = np.empty(found.n_classes, dtype=np.int64)
     first[found.labels[::-1]] = np.arange(len(released))[::-1]
     classes = released.iloc[first][names].reset_index(drop=True)
-    return (
-        classes.assign(rows=found.sizes)
-        if "rows" not in names
-        else classes.join(pd.Series(found.sizes, name="rows"), rsuffix=" in class")
-    )
+    name = "rows" if "rows" not in names else "rows in class"
+    while name in names:
+        name += "_"
+    return classes.assign(**{name: found.sizes})
 
 
 def _fewest_persons(released: pd.DataFrame, found: Classes, persons: str) -> int:
@@ -887,17 +914,28 @@ def _attribute(column: pd.Series) -> _Attribute:
 
 
 def _as_numbers(values: list[Any]) -> Floats | None:
-    """Return numbers and dates as floats, or None for anything else (truth values included)."""
+    """Return numbers and dates, sorted, as floats from the lowest; None for anything else (truth values too).
+
+    The lowest is taken away before the conversion, where whole numbers are exact: nanoseconds and long numbers
+    of accounts have more digits than a float.
+    """
     if not values or any(isinstance(value, bool | np.bool_ | str) for value in values):
         return None
-    if all(
-        isinstance(value, pd.Timestamp | pd.Timedelta | np.datetime64 | np.timedelta64) for value in values
-    ):
-        return np.asarray(pd.Index(values).astype("int64"), dtype=np.float64)
     try:
-        return np.array([float(value) for value in values])
+        if all(isinstance(value, int | np.integer) for value in values):
+            whole = np.array([int(value) for value in values])  # of objects, if int64 is too short
+        elif all(isinstance(value, date | np.datetime64) for value in values):  # a datetime is a date, too
+            whole = pd.DatetimeIndex(values).asi8
+        elif all(isinstance(value, pd.Period) for value in values):
+            whole = pd.PeriodIndex(values).asi8
+        elif all(isinstance(value, timedelta | np.timedelta64) for value in values):
+            whole = pd.TimedeltaIndex(values).asi8
+        else:
+            return np.array([float(value) for value in values])
     except (TypeError, ValueError):
         return None
+    numbers = (whole - whole[0]).astype(np.float64)
+    return None if (np.diff(numbers) < 0).any() else numbers  # of several types, in the order of their texts
 
 
 def _sorting(values: list[Any]) -> list[int]:
@@ -916,7 +954,7 @@ def _text(value: Any) -> str:
     """Return a value as it is published: whole floats without a point, midnights without a time."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
-    if isinstance(value, pd.Timestamp | np.datetime64):
+    if isinstance(value, datetime | np.datetime64):  # a Timestamp is a datetime
         moment = pd.Timestamp(value)
         return str(moment.date()) if moment == moment.normalize() else str(moment)
     return str(value)
@@ -1110,11 +1148,14 @@ def search_lattice(
     names = checked_columns(table, "quasi_identifiers", quasi_identifiers)
     _check_k(k, len(table))
     limit = real_number("suppression_limit", suppression_limit, at_least=0, at_most=1) * len(table)
+    limit = math.floor(limit + 1e-6)  # 0.29 times a hundred rows are 29, not 28.999…
     integer("l", l, at_least=1)
     real_number("t", t, at_least=0, at_most=1)
     choice("loss", loss, LOSSES)
     if sensitive is None and (l > 1 or t < 1):
         raise ValueError("l and t need a sensitive attribute, got none")
+    if sensitive in names:
+        raise ValueError(f"sensitive must not repeat a quasi-identifier, got {sensitive!r}")
     chosen = [_hierarchy_of(hierarchies, name) for name in names]
     leaves = [h.leaf_codes(table[name]) for h, name in zip(chosen, names, strict=True)]
     rows = combine_codes([(c + 1, len(h.leaves) + 1) for h, c in zip(chosen, leaves, strict=True)])
@@ -1143,7 +1184,7 @@ def search_lattice(
     nodes.insert(0, "height", [sum(levels) for levels in all_levels])
     fine = nodes["suppressed"] <= limit
     if secret is not None:
-        fine &= ~(nodes["t"] > t)  # a node without rows has no t
+        fine &= ~(nodes["t"] > t + 1e-12)  # a node without rows has no t; a sum of shares has rounding in it
     nodes["feasible"] = fine
     nodes["minimal"] = _minimal(all_levels, fine.to_numpy())
     if not fine.any():
