@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import pickle
 import sys
@@ -18,7 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.special import log_softmax, softmax
+from scipy.special import expit, log_softmax, softmax
 from torch import nn
 
 from thousand_fingers import extraction
@@ -40,6 +41,7 @@ from thousand_fingers.extraction import (
     label_robustness,
     solve_linear,
     steal_boundary,
+    steal_boundary_between,
 )
 from thousand_fingers.models import mlp
 from thousand_fingers.roc import roc_curve
@@ -139,6 +141,7 @@ def test_the_model_found_explains_every_rounded_answer_of_many_classes() -> None
         (rng().random((4, 2)), np.tile([-0.1, 1.1], (4, 1)), ">= 0"),
         (rng().random((4, 2)), np.full((4, 2), np.nan), "finite"),
         (rng().random(4), np.full((4, 2), 0.5), "2 axes"),
+        (rng().random((4, 2)), expit(rng().normal(size=(4, 3))), "sum to 1 in each row, got"),
     ],
 )
 def test_equations_without_a_solution_are_refused(
@@ -154,6 +157,23 @@ def test_saturated_answers_can_be_used_only_when_they_are_known_to_be_rounded() 
     for wrong in (0, 16, 1.5, True):
         with pytest.raises((TypeError, ValueError), match="decimals"):
             solve_linear(rows, saturated, decimals=wrong)  # type: ignore[arg-type]
+
+
+def test_answers_in_single_precision_and_rounded_ones_sum_to_one_well_enough() -> None:
+    secret, rows = victim(3, 10), rng().random((60, 3))
+    single = answers(secret, rows).astype(np.float32)
+    assert solve_linear(rows, single).relative_error(secret) < 1e-5
+    solve_linear(rows, single.round(1), decimals=1)
+    with pytest.raises(ValueError, match="sum to 1"):
+        solve_linear(rows, 0.8 * single, decimals=2)
+
+
+def test_an_error_is_relative_to_a_model_of_the_same_shape_that_is_not_zero() -> None:
+    secret = victim(3, 2)
+    with pytest.raises(ValueError, match=r"truth must have weights of shape \(3, 2\), got \(4, 2\)"):
+        secret.relative_error(victim(4, 2))
+    with pytest.raises(ValueError, match="truth must have a weight"):
+        secret.relative_error(LinearModel(np.zeros((3, 2)), [1.0, 1.0]))
 
 
 @pytest.mark.parametrize(
@@ -227,6 +247,59 @@ def test_a_boundary_that_cannot_be_found_is_refused(
 # --------------------------------------------------------------------------- distillation
 
 
+def forms(n: int, seed: int) -> np.ndarray:
+    """Two numbers between 0 and 1, and three boxes."""
+    draws = rng(seed)
+    return np.hstack([draws.random((n, 2)), draws.integers(0, 2, (n, 3))])
+
+
+def test_segments_that_stay_inside_a_form_are_enough_where_the_others_are_refused() -> None:
+    weights, bias, asked = np.array([2.0, 1.5, 0.4, -0.6, 0.9]), -1.6, []
+
+    def ask(rows: np.ndarray) -> np.ndarray:
+        if not np.isin(rows[:, 2:], (0, 1)).all():
+            raise InvalidQueryError("half a tick")
+        asked.append(len(rows))
+        return (rows @ weights + bias > 0).astype(np.int64)
+
+    first, second = forms(60, 1), forms(60, 2)
+    with pytest.raises(InvalidQueryError):
+        steal_boundary(ask, first)
+    asked.clear()
+    second[:, 2:] = first[:, 2:]
+    found = steal_boundary_between(ask, first, second)
+    assert found.queries == sum(asked)
+    length = np.linalg.norm(weights)
+    assert_allclose(found.weights, weights / length, atol=1e-9)
+    assert_allclose(found.bias, bias / length, atol=1e-9)
+
+
+@pytest.mark.parametrize("d", [1, 2, 6])
+def test_segments_of_the_thiefs_choice_find_what_the_star_finds(d: int) -> None:
+    secret = np.r_[1.0, rng(d).normal(size=d - 1)]
+
+    def ask(rows: np.ndarray) -> np.ndarray:
+        return (rows @ secret > 0.1).astype(np.int64)
+
+    one = steal_boundary(ask, rng(3).normal(size=(4 * d + 4, d)))
+    two = steal_boundary_between(ask, rng(4).normal(size=(9 * d, d)), rng(5).normal(size=(9 * d, d)))
+    assert_allclose(one.weights, two.weights, atol=1e-8)
+    assert_allclose(one.bias, two.bias, atol=1e-8)
+
+
+def test_segments_that_do_not_determine_the_boundary_are_refused() -> None:
+    def ask(rows: np.ndarray) -> np.ndarray:
+        return (rows.sum(axis=1) > 1).astype(np.int64)
+
+    ends = np.zeros((4, 2)), np.ones((4, 2))
+    with pytest.raises(ValueError, match="points of rank 0, but 1 are needed"):
+        steal_boundary_between(ask, *ends)
+    with pytest.raises(ValueError, match="at least 2 segments must have ends of different label, got 0"):
+        steal_boundary_between(ask, ends[0], ends[0])
+    with pytest.raises(ValueError, match="second must have shape"):
+        steal_boundary_between(ask, ends[0], ends[1][:3])
+
+
 def test_a_student_without_hidden_layer_learns_the_probabilities_of_its_teacher() -> None:
     secret = victim(3, 4)
     rows = rng().random((120, 3))
@@ -267,6 +340,7 @@ def test_certain_answers_teach_exactly_what_labels_teach_an_ensemble() -> None:
         np.full(4, 0.5),
         np.full((4, 2), np.nan),
         np.full((4, 2), 2.0),
+        np.ones((4, 1)),
     ],
 )
 def test_students_refuse_answers_that_are_no_probabilities(answers: np.ndarray) -> None:
@@ -283,6 +357,21 @@ def test_students_refuse_answers_that_are_no_probabilities(answers: np.ndarray) 
     with pytest.raises(TypeError, match="inputs"):
         distil(
             torch.ones(4, 2, dtype=torch.int64),
+            np.full((4, 2), 0.5),
+            hidden=[],
+            epochs=1,
+            batch_size=2,
+            learning_rate=0.1,
+            generator=torch.Generator(),
+        )
+
+
+def test_students_refuse_a_query_that_is_not_a_number() -> None:
+    inputs = torch.rand(4, 2, dtype=torch.float64)
+    inputs[1, 0] = torch.nan
+    with pytest.raises(ValueError, match="inputs must be finite"):
+        distil(
+            inputs,
             np.full((4, 2), 0.5),
             hidden=[],
             epochs=1,
@@ -330,6 +419,25 @@ def test_each_class_is_inverted_as_if_it_were_alone() -> None:
     network = mlp([5, 8, 3], generator=torch.Generator().manual_seed(1))
     together = invert_classes(network, [2, 0], shape=[5], steps=50)
     assert_allclose(together[0], invert_classes(network, [2], shape=[5], steps=50)[0], atol=1e-12)
+
+
+def test_inversion_takes_a_network_of_single_precision_as_torch_makes_them() -> None:
+    network = mlp([5, 8, 3], generator=torch.Generator().manual_seed(1))
+    single = copy.deepcopy(network).float()
+    found = invert_classes(single, [0, 1, 2], shape=[5], steps=30, penalty=0.1)
+    assert found.dtype == torch.float32
+    exact = invert_classes(network, [0, 1, 2], shape=[5], steps=30, penalty=0.1)
+    assert_allclose(found.numpy(), exact.numpy(), atol=1e-3)
+
+
+def test_inversion_says_which_classes_there_are() -> None:
+    network = mlp([2, 3], generator=torch.Generator())
+    with pytest.raises(ValueError, match="labels must be < 3, the classes of the model, got 3"):
+        invert_classes(network, [0, 3], shape=[2])
+    with pytest.raises(ValueError, match=r"model must return logits of shape \(1, n_classes\), got \(1,\)"):
+        invert_classes(lambda rows: rows.sum(dim=1), [0], shape=[2])
+    with pytest.raises(TypeError, match="shape must be a sequence of integers, got 2"):
+        invert_classes(network, [0], shape=2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -646,6 +754,11 @@ def test_refusals_cross_process_boundaries_whole() -> None:
         assert vars(copy) == vars(error)
 
 
+class Unreadable:
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise RuntimeError("no")
+
+
 @pytest.mark.parametrize(
     "rows",
     [
@@ -656,8 +769,20 @@ def test_refusals_cross_process_boundaries_whole() -> None:
         np.array([[(0.0,) * 5]], dtype=[(name, float) for name in "abcde"]),
         np.full((1, 5), np.iinfo(np.uint64).max, dtype=np.uint64),
         [[True] * 5, "ab"],
+        np.ma.masked_array(np.full((1, 5), 0.5), mask=[[True, False, False, False, False]]),
+        Unreadable(),
     ],
-    ids=["generator", "dictionary", "masked", "bytes", "structured", "largest integer", "mixed"],
+    ids=[
+        "generator",
+        "dictionary",
+        "masked",
+        "bytes",
+        "structured",
+        "largest integer",
+        "mixed",
+        "a mask over numbers",
+        "an object that raises",
+    ],
 )
 def test_strange_containers_are_refused_and_cost_nothing(rows: Any) -> None:
     api, _ = open_api(bounds=(0.0, 1.0))
@@ -808,6 +933,9 @@ def test_the_books_balance_and_cannot_be_written() -> None:
         {"top_k": 0},
         {"bounds": (1.0, 0.0)},
         {"bounds": (np.nan, 1.0)},
+        {"bounds": (0.0,)},
+        {"bounds": (0.0, 0.5, 1.0)},
+        {"bounds": 1.0},
         {"model": None},
         {"clock": NOON},
     ],
@@ -895,6 +1023,14 @@ def test_a_patient_thief_needs_as_many_days_as_the_division_says(quota: int, acc
     assert thief.queries == n == api.audit().answered
     assert thief.days == -(-n // (quota * accounts))
     assert not api.audit().refused  # it never needs to be refused
+
+
+def test_a_thief_with_a_clock_of_its_own_does_not_wait_for_ever() -> None:
+    api, _ = open_api(daily_quota=3)
+    thief = PatientThief(api, ["ada"], ManualClock(NOON))
+    with pytest.raises(ValueError, match="clock must be the one that the API reads"):
+        thief(np.zeros((5, 5)))
+    assert thief.queries == 3
 
 
 def test_a_thief_needs_accounts() -> None:

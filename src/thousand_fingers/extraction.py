@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import linalg, optimize, special
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -80,9 +80,24 @@ class LinearModel:
         return rows @ self.weights + self.bias
 
     def relative_error(self, truth: LinearModel) -> float:
-        """Return the Euclidean distance from another model's weights and biases, relative to their length."""
+        """Return the Euclidean distance from another model's weights and biases, relative to their length.
+
+        Raises
+        ------
+        ValueError
+            If the models have other shapes, or every weight and bias of the other one is 0.
+        """
         mine, theirs = (np.vstack([model.weights, model.bias]) for model in (self, truth))
-        return float(np.linalg.norm(mine - theirs) / np.linalg.norm(theirs))
+        if mine.shape != theirs.shape:
+            raise ValueError(
+                f"truth must have weights of shape {self.weights.shape}, got {truth.weights.shape}"
+            )
+        length = float(np.linalg.norm(theirs))
+        if length == 0:
+            raise ValueError(
+                "truth must have a weight or a bias that is not 0: no error is relative to nothing"
+            )
+        return float(np.linalg.norm(mine - theirs)) / length
 
 
 def solve_linear(inputs: ArrayLike, probabilities: ArrayLike, *, decimals: int | None = None) -> LinearModel:
@@ -98,7 +113,8 @@ def solve_linear(inputs: ArrayLike, probabilities: ArrayLike, *, decimals: int |
     inputs : array-like of float, shape (n, d)
         The queries, at least d + 1 of them and not all in one hyperplane.
     probabilities : array-like of float, shape (n, n_classes)
-        The answers, at least two classes; greater than 0 unless they were rounded.
+        The answers, at least two classes; each row sums to 1, to what rounding leaves. Greater than 0 unless
+        they were rounded.
     decimals : int, optional
         To how many decimals the answers were rounded, 1 to 15.
 
@@ -134,6 +150,10 @@ def solve_linear(inputs: ArrayLike, probabilities: ArrayLike, *, decimals: int |
         half = 0.5 * 10.0 ** -integer("decimals", decimals, at_least=1, at_most=15)
     elif answers.min() == 0:
         raise ValueError("probabilities must be > 0 where they were not rounded, got 0.0")
+    sums, slack = answers.sum(axis=1), 0.005 + half * answers.shape[1]
+    if np.abs(sums - 1).max() > slack:  # one sigmoid per class, say, whose logarithms obey other equations
+        worst = int(np.abs(sums - 1).argmax())
+        raise ValueError(f"probabilities must sum to 1 in each row, got {sums[worst]:.6g} in row {worst}")
     logs = np.log(answers.clip(half, 1 - half))
     # An error e of a probability p moves its logarithm by e/p: the equations of a row are worth 1/Σ(1/p).
     worth = np.exp(-special.logsumexp(-logs, axis=1, keepdims=True)) if half else 1.0
@@ -221,15 +241,79 @@ def steal_boundary(ask: Ask, candidates: ArrayLike, *, steps: int = 40) -> Bound
         raise ValueError(f"candidates must not all get the same label, got {len(points)} times {labels[0]}")
     high = np.vstack([ones, np.tile(ones[0], (len(zeros) - 1, 1))])
     low = np.vstack([np.tile(zeros[0], (len(ones), 1)), zeros[1:]])
+    return _halved(ask, high, low, steps, asked=len(points))
+
+
+def steal_boundary_between(ask: Ask, first: ArrayLike, second: ArrayLike, *, steps: int = 40) -> Boundary:
+    """Find the boundary of a two-class linear model from labels, along segments of the thief's choice.
+
+    An interface may take only some inputs: a form whose boxes are ticked or not, with numbers between. A segment
+    along which only the numbers change stays inside it. Both ends of every segment are asked. Of the segments
+    whose ends get different labels the d whose middles lie best spread are halved together ``steps`` times:
+    2n + d·steps queries for n segments.
+
+    Parameters
+    ----------
+    ask : callable
+        Takes rows of shape (n, d), returns their labels, 0 or 1.
+    first, second : array-like of float, shape (n, d)
+        The ends of the segments. Those that cross the boundary must do so in points that determine it: at least
+        d, not all in one flat of lower dimension than the boundary. Give more than d, and varied ones.
+    steps : int, default 40
+        As in :func:`steal_boundary`.
+
+    Returns
+    -------
+    Boundary
+
+    Raises
+    ------
+    TypeError, ValueError
+        If shapes do not match, or the crossings do not determine the boundary.
+
+    References
+    ----------
+    [LowdMeek2005]
+
+    Examples
+    --------
+    >>> secret = np.array([3.0, 4.0])  # the second input is a box
+    >>> found = steal_boundary_between(lambda rows: (rows @ secret > 5).astype(int),
+    ...                                [[0.0, 0], [0, 1], [0, 0]], [[2.0, 0], [2, 1], [1, 0]])
+    >>> found.weights.round(9).tolist(), round(found.bias, 9), found.queries
+    ([0.6, 0.8], -1.0, 86)
+    """
+    starts = real_array("first", first, ndim=2)
+    ends = real_array("second", second, shape=starts.shape)
+    steps = integer("steps", steps, at_least=1)
+    here, there = (_two_labels(ask(points.copy()), len(points)) for points in (starts, ends))
+    crossed, upper = here != there, (here == 1)[:, None]
+    high, low = (np.where(upper, *pair)[crossed] for pair in ((starts, ends), (ends, starts)))
+    d = starts.shape[1]
+    if len(high) < d:
+        raise ValueError(f"at least {d} segments must have ends of different label, got {len(high)}")
+    middles = np.hstack([(high + low) / 2, np.ones((len(high), 1))])
+    best = linalg.qr(middles.T, mode="r", pivoting=True)[1][:d]
+    return _halved(ask, high[best], low[best], steps, asked=2 * len(starts))
+
+
+def _halved(ask: Ask, high: Floats, low: Floats, steps: int, *, asked: int) -> Boundary:
+    """Halve segments from label 0 to label 1, and lay the hyperplane through their crossings."""
+    towards = (high - low).mean(axis=0)
     for _ in range(steps):
         middle = (low + high) / 2
         upper = _two_labels(ask(middle.copy()), len(middle))[:, None] == 1
         high, low = np.where(upper, middle, high), np.where(upper, low, middle)
     crossings = (low + high) / 2
     centre = crossings.mean(axis=0)
-    normal = np.linalg.svd(crossings - centre, full_matrices=False)[2][-1]
-    normal *= np.sign((ones.mean(axis=0) - zeros.mean(axis=0)) @ normal)
-    return Boundary(normal, float(-centre @ normal), len(points) + steps * len(middle))
+    d = centre.size
+    spread = crossings - centre
+    rank = int(np.linalg.matrix_rank(spread, tol=1e-9 * np.abs(spread).max()))
+    if rank < d - 1:
+        raise ValueError(f"the segments cross the boundary in points of rank {rank}, but {d - 1} are needed")
+    normal = np.linalg.svd(spread, full_matrices=False)[2][-1]
+    normal *= np.sign(towards @ normal)
+    return Boundary(normal, float(-centre @ normal), asked + steps * len(high))
 
 
 # --------------------------------------------------------------------------- networks, copied
@@ -256,7 +340,7 @@ def distil(
     inputs : Tensor of shape (n, ...)
         The queries.
     answers : array-like of float, shape (n, n_classes)
-        Probabilities; each row sums to 1, to what rounding leaves.
+        Probabilities of at least two classes; each row sums to 1, to what rounding leaves.
     hidden : sequence of int
         Units of each hidden layer; none for a softmax regression.
     epochs, batch_size, learning_rate
@@ -290,10 +374,14 @@ def distil(
     """
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
         raise TypeError("inputs must be a tensor of floating-point numbers")
+    if not inputs.isfinite().all():  # a student would become NaN, and answer with the first class
+        raise ValueError("inputs must be finite")
     taught = real_array("answers", answers, shape=(len(inputs), None), at_least=0, at_most=1)
     targets = torch.tensor(taught, dtype=inputs.dtype)
     if not np.allclose(taught.sum(axis=1), 1, rtol=0, atol=0.5):
         raise ValueError("answers must be probabilities: rows that sum to about 1")
+    if taught.shape[1] < 2:
+        raise ValueError("answers must have a column for each of at least 2 classes, got 1")
     student = mlp([inputs[0].numel(), *hidden, taught.shape[1]], generator=generator, dtype=inputs.dtype)
 
     def imitate(model: nn.Module, batch: Tensor, rows: Tensor) -> Tensor:
@@ -333,9 +421,10 @@ def invert_classes(
     Parameters
     ----------
     model : callable
-        Maps inputs to logits. It is used in evaluation mode; its parameters get no gradient.
+        Maps inputs to logits. It is used in evaluation mode; its parameters get no gradient. A module is given
+        numbers of the type of its parameters, any other callable float64.
     labels : array-like of int, shape (n,)
-        Classes to invert, at least 0.
+        Classes to invert, from 0 to one less than the model has.
     shape : sequence of int
         Shape of one input.
     steps : int, default 500
@@ -349,12 +438,13 @@ def invert_classes(
 
     Returns
     -------
-    Tensor of float64, shape (n, *shape)
+    Tensor of shape (n, *shape)
+        Of the model's type.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is out of range.
+        If an argument is out of range, or the model does not return a row of logits for each input.
 
     References
     ----------
@@ -369,13 +459,24 @@ def invert_classes(
             [0., 1.]], dtype=torch.float64)
     """
     wanted = torch.from_numpy(integer_array("labels", labels, ndim=1, at_least=0))
+    if not isinstance(shape, Sequence):
+        raise TypeError(f"shape must be a sequence of integers, got {shape!r}")
     sizes = [integer("shape", size, at_least=1) for size in shape]
     steps = integer("steps", steps, at_least=1)
     step_size = real_number("step_size", step_size, above=0)
     penalty = real_number("penalty", penalty, at_least=0)
     start = real_number("start", start, at_least=0, at_most=1)
-    image = torch.full((len(wanted), *sizes), start, dtype=torch.float64)
+    parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
+    dtype = next((p.dtype for p in parameters if p.is_floating_point()), torch.float64)
+    image = torch.full((len(wanted), *sizes), start, dtype=dtype)
     with evaluation_mode(model), torch.enable_grad():
+        answer = tuple(model(image).shape)
+        if len(answer) != 2 or len(wanted) != answer[0]:
+            raise ValueError(f"model must return logits of shape ({len(wanted)}, n_classes), got {answer}")
+        if int(wanted.max()) >= answer[1]:
+            raise ValueError(
+                f"labels must be < {answer[1]}, the classes of the model, got {int(wanted.max())}"
+            )
         for _ in range(steps):
             image.requires_grad_()
             loss = functional.cross_entropy(model(image), wanted, reduction="sum")
@@ -805,8 +906,12 @@ class ProtectedAPI:
         self._top_k = integer("top_k", top_k, at_least=1)
         self._low = self._high = None
         if bounds is not None:
-            self._low = real_number("bounds[0]", bounds[0])
-            self._high = real_number("bounds[1]", bounds[1], above=self._low)
+            try:
+                low, high = bounds
+            except (TypeError, ValueError):
+                raise TypeError(f"bounds must be a pair of numbers, got {bounds!r}") from None
+            self._low = real_number("bounds[0]", low)
+            self._high = real_number("bounds[1]", high, above=self._low)
         self._clock = clock if clock is not None else _system_clock
         self._lock = threading.Lock()
         self._day = date.min
@@ -897,6 +1002,11 @@ class ProtectedAPI:
     def _checked_rows(self, rows: ArrayLike) -> Floats:
         try:
             copied = np.array(rows)
+        except Exception as error:  # the caller's own object may raise anything while it is copied
+            raise InvalidQueryError(f"rows cannot be read as an array: {error}") from None
+        if isinstance(rows, np.ma.MaskedArray) and np.ma.is_masked(rows):
+            raise InvalidQueryError("rows must have no masked entry")  # the copy holds what the mask hides
+        try:
             return real_array(
                 "rows", copied, shape=(None, self._n_inputs), at_least=self._low, at_most=self._high
             )
@@ -1008,19 +1118,32 @@ class PatientThief:
         self.days = 0
 
     def __call__(self, rows: ArrayLike) -> Ints:
-        """Return the answers to all rows, however many days it takes."""
+        """Return the answers to all rows, however many days it takes.
+
+        Raises
+        ------
+        ValueError
+            If a new day brings no new quota: the clock is not that of the API.
+        """
         batch = real_array("rows", rows, ndim=2)
         answers: list[Ints] = []
         done = 0
+        nights = 0  # since something was answered
         while done < len(batch):
+            if nights > 1:
+                raise ValueError(
+                    "clock must be the one that the API reads: it was turned, and no quota came back"
+                )
             for account in self._accounts:
                 take = min(self._api.left(account), len(batch) - done)
                 if take > 0:
                     answers.append(self._api.query(account, batch[done : done + take]))
                     done += take
+                    nights = 0
                     self._count(take)
             if done < len(batch):
                 self._clock.advance(days=1)
+                nights += 1
         return np.concatenate(answers)
 
     def _count(self, rows: int) -> None:
