@@ -42,6 +42,7 @@ from thousand_fingers.extraction import (
     solve_linear,
     steal_boundary,
     steal_boundary_between,
+    steal_folds,
 )
 from thousand_fingers.models import mlp
 from thousand_fingers.roc import roc_curve
@@ -379,6 +380,71 @@ def test_students_refuse_a_query_that_is_not_a_number() -> None:
             learning_rate=0.1,
             generator=torch.Generator(),
         )
+
+
+# --------------------------------------------------------------------------- folds
+
+
+def folded(d: int, units: int, n_classes: int, seed: int = 0) -> Callable[[np.ndarray], np.ndarray]:
+    """A network of one hidden layer with folds near the origin."""
+    draws = rng(seed)
+    inner, outer = draws.normal(size=(d, units)), draws.normal(size=(units, n_classes))
+    bias = draws.normal(size=units)
+    return lambda rows: np.maximum(rows @ inner + bias, 0) @ outer
+
+
+def centred(logits: np.ndarray) -> np.ndarray:
+    return logits - logits.mean(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(("d", "units", "n_classes"), [(1, 3, 2), (5, 8, 2), (12, 10, 4)])
+def test_a_network_of_folds_is_found_exactly_everywhere(d: int, units: int, n_classes: int) -> None:
+    network, asked = folded(d, units, n_classes), []
+
+    def ask(rows: np.ndarray) -> np.ndarray:
+        asked.append(len(rows))
+        return softmax(network(rows), axis=1)
+
+    copied = steal_folds(ask, 3 * rng(1).normal(size=(12, d)), 3 * rng(2).normal(size=(12, d)), rng=rng(3))
+    assert copied.queries == sum(asked)
+    assert copied.residual < 1e-7
+    rows = 2 * rng(4).normal(size=(500, d))  # other inputs than those of the fit
+    assert_allclose(copied.logits(rows), centred(network(rows)), atol=1e-6)
+
+
+def test_a_missed_fold_shows_in_the_residual() -> None:
+    network = folded(6, 12, 3)
+    ends = rng(1).normal(size=(2, 6)), rng(2).normal(size=(2, 6))
+    copied = steal_folds(lambda rows: softmax(network(rows), axis=1), *ends, rng=rng(3))
+    assert copied.weights.shape[1] < 12
+    assert copied.residual > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: p.round(6), "no fold stands apart|must be > 0"),
+        (lambda p: np.full_like(p, 0.5), "no fold stands apart"),
+        (lambda p: np.where(p > 0.5, 1.0, 0.0), "answers of ask must be > 0"),
+        (lambda p: p[1:], "answers of ask must have shape"),
+    ],
+    ids=["rounded", "constant", "labels", "too few"],
+)
+def test_folds_cannot_be_found_in_answers_that_do_not_show_them(change: Any, message: str) -> None:
+    network = folded(4, 6, 2)
+    ends = rng(1).normal(size=(4, 4)), rng(2).normal(size=(4, 4))
+    with pytest.raises(ValueError, match=message):
+        steal_folds(lambda rows: change(softmax(network(rows), axis=1)), *ends, rng=rng(3))
+
+
+def test_the_search_for_folds_checks_its_arguments() -> None:
+    ends, network = (np.zeros((2, 3)), np.ones((2, 3))), folded(3, 2, 2)
+    with pytest.raises(ValueError, match="ends must have shape"):
+        steal_folds(network, ends[0], ends[1][:1], rng=rng())
+    with pytest.raises(ValueError, match="cells must be >= 8"):
+        steal_folds(network, *ends, rng=rng(), cells=7)
+    with pytest.raises(TypeError, match="rng"):
+        steal_folds(network, *ends, rng=0)  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------- inversion

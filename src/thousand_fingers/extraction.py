@@ -1,7 +1,8 @@
 """A model behind a counter: what can be stolen through its answers, and an API that counts and says less.
 
 Equation solving for linear models is due to Tramèr and others [Tramer2016], the boundary found from labels
-alone to Lowd and Meek [LowdMeek2005]; a network is copied by teaching a student with its answers [Hinton2015].
+alone to Lowd and Meek [LowdMeek2005]; a network is copied by teaching a student with its answers [Hinton2015],
+or, fold by fold, exactly [JagielskiCarlini2020].
 Inversion is that of [Fredrikson2015], attribute inference that of [Fredrikson2014] and [Yeom2018], membership
 from labels that of [ChoquetteChoo2021]. :class:`ProtectedAPI` gives labels only and keeps a daily quota for
 each account. Chapter 12 measures what the measures cost the thief, and what they do not stop.
@@ -398,6 +399,153 @@ def distil(
         objective=imitate,
     )
     return student
+
+
+# --------------------------------------------------------------------------- a network, found exactly
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedCopy:
+    r"""A network of one hidden layer of rectified units, found up to what no answer shows.
+
+    :math:`\mathrm{logits}(x)=\max(0, xW+b)\,A + xS + c`. The linear part :math:`S` makes up for units whose
+    direction cannot be known: :math:`\max(0,z)=\max(0,-z)+z`.
+
+    Parameters
+    ----------
+    weights : ndarray of float64, shape (d, n_units)
+        The normal of each unit's fold, of length 1.
+    bias : ndarray of float64, shape (n_units,)
+        Where the folds are.
+    outer, linear : ndarray of float64, shapes (n_units, n_classes) and (d, n_classes)
+        What each unit, and each input, adds to the logits, which sum to zero over the classes.
+    offset : ndarray of float64, shape (n_classes,)
+        What is left.
+    queries : int
+        Rows that were asked.
+    residual : float
+        Largest difference from the answers on which the outer layer was fitted, in log-probability. Large if a
+        fold was missed or the victim is another kind of function.
+    """
+
+    weights: Floats
+    bias: Floats
+    outer: Floats
+    linear: Floats
+    offset: Floats
+    queries: int
+    residual: float
+
+    def logits(self, inputs: ArrayLike) -> Floats:
+        """Return the logits of inputs of shape (n, d), shape (n, n_classes); they sum to zero in each row."""
+        rows = real_array("inputs", inputs, shape=(None, len(self.weights)))
+        return np.maximum(rows @ self.weights + self.bias, 0) @ self.outer + rows @ self.linear + self.offset
+
+
+def steal_folds(
+    ask: Ask, starts: ArrayLike, ends: ArrayLike, *, rng: np.random.Generator, cells: int = 1024
+) -> FoldedCopy:
+    r"""Find a network of one hidden layer of rectified units from its probabilities, exactly.
+
+    Along a segment the centred log-probabilities are linear, but for a fold wherever a unit switches. Each
+    segment is cut into ``cells`` pieces; a piece with a fold and with no other near it gives a point of the
+    fold, where the lines from both sides meet. The slopes on either side differ by
+    :math:`\pm w_j a_j^\top`, a matrix of rank one, whose factors are the unit's weights. When the folds are
+    known, the outer layer is a linear least-squares problem. Folds that cross no segment are missed, and so are
+    those that never lie apart from others; more segments find more.
+
+    Parameters
+    ----------
+    ask : callable
+        Takes rows of shape (n, d), returns probabilities of shape (n, n_classes) in double precision.
+    starts, ends : array-like of float, shape (m, d)
+        Ends of the segments. The fit is made, and holds, in the box that they span.
+    rng : numpy.random.Generator
+        Draws the inputs of the fit.
+    cells : int, default 1024
+        At least 8. Many more than there are units.
+
+    Returns
+    -------
+    FoldedCopy
+
+    Raises
+    ------
+    TypeError, ValueError
+        If shapes do not match, or no fold stands apart: the answers were rounded, or the victim has none.
+
+    References
+    ----------
+    [JagielskiCarlini2020], [Carlini2020]
+
+    Examples
+    --------
+    >>> w, a = np.array([[1.0, -2.0], [1.5, 1.0]]), np.array([[1.0, -1.0], [2.0, 0.5]])
+    >>> def victim(rows):
+    ...     return special.softmax(np.maximum(rows @ w - 0.4, 0) @ a, axis=1)
+    >>> rng = np.random.default_rng(0)
+    >>> copy = steal_folds(victim, rng.normal(size=(4, 2)), rng.normal(size=(4, 2)), rng=rng)
+    >>> copy.weights.shape[1], copy.residual < 1e-9
+    (2, True)
+    """
+    first = real_array("starts", starts, ndim=2)
+    last = real_array("ends", ends, shape=first.shape)
+    cells = integer("cells", cells, at_least=8)
+    numpy_generator("rng", rng)
+    d = first.shape[1]
+    asked = 0
+
+    def answers(rows: Floats) -> Floats:
+        nonlocal asked
+        asked += len(rows)
+        given = real_array("answers of ask", ask(rows.copy()), shape=(len(rows), None), at_least=0, at_most=1)
+        if given.min() == 0:
+            raise ValueError("answers of ask must be > 0: the theft needs their logarithms to the last digit")
+        logs = np.log(given)
+        return logs - logs.mean(axis=1, keepdims=True)
+
+    folds: list[tuple[Floats, float]] = []
+    for start, end in zip(first, last, strict=True):
+        along = end - start
+        for at in _lone_folds(answers(start + np.linspace(0, 1, cells + 1)[:, None] * along)):
+            point = start + at / cells * along
+            if any(abs(normal @ point + bias) < 1e-6 for normal, bias in folds):
+                continue  # known already
+            slopes = []
+            for side in (-0.4, 0.4):  # of a cell: near enough that nothing else folds
+                here = start + (at + side) / cells * along
+                step = 1e-4 * np.abs(along).max()
+                near = answers(np.vstack([here, here + step * np.eye(d)]))
+                slopes.append((near[1:] - near[0]) / step)
+            left, sizes, _ = np.linalg.svd(slopes[1] - slopes[0], full_matrices=False)
+            normal = left[:, 0] * np.sign(left[np.abs(left[:, 0]).argmax(), 0])
+            if sizes.size < 2 or sizes[1] < 1e-4 * sizes[0]:  # two folds at once would have rank two
+                folds.append((normal, -float(normal @ point)))
+    if not folds:
+        raise ValueError("no fold stands apart on any segment: rounded answers, or no rectified units")
+    weights, bias = np.stack([w for w, _ in folds], axis=1), np.array([b for _, b in folds])
+    both = np.vstack([first, last])
+    rows = rng.uniform(both.min(axis=0), both.max(axis=0), (2 * (len(folds) + d + 1), d))
+    seen = np.hstack([np.maximum(rows @ weights + bias, 0), rows, np.ones((len(rows), 1))])
+    given = answers(rows)
+    found = np.linalg.lstsq(seen, given, rcond=None)[0]
+    residual = float(np.abs(seen @ found - given).max())
+    outer, linear, offset = np.split(found, [len(folds), len(folds) + d])
+    return FoldedCopy(weights, bias, outer, linear, offset[0], asked, residual)
+
+
+def _lone_folds(values: Floats) -> Floats:
+    """Return where equally spaced values of a piecewise linear curve bend, in cells, if nothing bends near."""
+    bends = np.abs(np.diff(values, n=2, axis=0)).max(axis=1)  # of the points 1, 2, …
+    bent = bends > 1e-9 * max(np.abs(values).max(), 1)
+    # A fold inside cell i bends the points i and i + 1, and no other one.
+    start = np.flatnonzero(bent[2:-3] & bent[3:-2] & ~bent[:-5] & ~bent[1:-4] & ~bent[4:-1] & ~bent[5:]) + 3
+    before, after = values[start] - values[start - 1], values[start + 2] - values[start + 1]
+    # start value + u before = next value - (1 - u) after, in the class that bends most
+    gap, turn = values[start + 1] - after - values[start], before - after
+    most = np.abs(turn).argmax(axis=1)[:, None]
+    inside = (np.take_along_axis(gap, most, axis=1) / np.take_along_axis(turn, most, axis=1))[:, 0]
+    return start + inside
 
 
 # --------------------------------------------------------------------------- what answers say about the data
