@@ -128,6 +128,7 @@ def test_every_drawing_shows_its_data_and_labels_its_axes() -> None:
         draw.bound: (2, [{"stories": (x, x + 1, (x, x))}]),
         draw.edits: (2, [x, {"delete": (x, x)}, x, (x, x), 4.0]),
         draw.overlap: (1, [{"sampled": (x, x)}, 4.0]),
+        draw.surviving: (1, [[25, 50], {"people": [1.0, 2.0]}, ([25, 50, 100], z), 4.0]),
         draw.walks: (2, [x, {"a": z}, {"a": z}, 4.0]),
     }
     public = {f for _, f in inspect.getmembers(draw, inspect.isfunction) if f.__module__ == draw.__name__}

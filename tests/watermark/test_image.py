@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
+import struct
+import warnings
+import zlib
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy import stats
 
 from thousand_fingers.watermark import image as im
@@ -102,6 +109,13 @@ def test_grey_and_brighter_and_noisy(name: str) -> None:
 def test_the_offset_and_the_size_are_found() -> None:
     found = detect(MARKED["clouds"][5:, 70:], key=KEY)
     assert (found.offset, found.scale, found.angle, found.note) == ((5, 6), 1.0, 0.0, "")
+
+
+@everywhere
+def test_a_photograph_of_any_of_the_screens_is_read_by_its_corners(name: str) -> None:
+    photograph = im.photograph_screen(MARKED[name], tilt=0.06, rng=rng(20))
+    straight = im.rectify(photograph.image, photograph.corners, MARKED[name].shape[:2])
+    assert read(straight, scales=[1.0]) >= 38  # worn: one in 30,000 for fair coins
 
 
 @pytest.mark.parametrize("tilt", [0.0, 0.06])
@@ -255,6 +269,74 @@ def test_floats_from_0_to_1_and_bytes_agree() -> None:
     assert single.dtype == np.float32
 
 
+def test_a_list_of_numbers_is_an_image_too() -> None:
+    numbers = np.full((64, 64), 0.5).tolist()
+    assert read(embed(numbers, MESSAGE, key=KEY, strength=3.0), scales=[1.0]) >= 46  # type: ignore[type-var]
+
+
+def stored(pixels: np.ndarray, file_format: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, file_format, **options)
+    return file.getvalue()
+
+
+def test_a_photograph_that_was_stored_lying_is_turned_upright() -> None:
+    lying = Image.Exif()
+    lying[0x0112] = 6  # "turn by a quarter, clockwise"
+    upright = im.decode(stored(np.rot90(MARKED["clouds"]), "JPEG", quality=95, exif=lying))
+    assert upright.shape == PICTURES["clouds"].shape
+    assert read(upright) >= 46
+
+
+def test_what_is_transparent_is_laid_on_white() -> None:
+    colours = np.full((9, 8, 4), 40, dtype=np.uint8)
+    colours[..., 3] = 0
+    colours[0, 0, 3] = 255
+    opened = im.decode(stored(colours))
+    assert opened.shape == (9, 8, 3)
+    assert opened[0, 0].tolist() == [40, 40, 40]
+    assert (opened[1:] == 255).all()
+
+
+def test_sixteen_bits_a_channel_are_refused_and_not_cut_off() -> None:
+    with pytest.raises(ValueError, match="at most 8 bits a channel"):
+        im.decode(stored(np.full((9, 9), 40_000, dtype=np.uint16)))
+
+
+@pytest.mark.parametrize("file_format", ["GIF", "BMP", "TIFF", "EPS"])
+def test_other_formats_are_refused(file_format: str) -> None:
+    with pytest.raises(ValueError, match="data must be a JPEG, PNG or WebP file"):
+        im.decode(stored(np.zeros((9, 9, 3), np.uint8), file_format))
+
+
+def test_a_small_file_that_claims_a_huge_image_is_refused() -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    data = (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(b"0"))
+        + chunk(b"IEND", b"")
+    )
+    with pytest.raises(ValueError, match="data must be"):
+        im.decode(data)
+
+
+@pytest.mark.parametrize("file_format", ["JPEG", "PNG", "WEBP"])
+def test_a_damaged_file_is_refused_or_read_and_nothing_else(file_format: str) -> None:
+    source, data = rng(), im.encode(PICTURES["clouds"][:90, :90], file_format)
+    for _ in range(150):
+        damaged = bytearray(data)
+        for place in source.integers(0, len(data), 3):
+            damaged[place] = source.integers(256)
+        cut = bytes(damaged[: source.integers(len(data) + 1)])
+        with warnings.catch_warnings(), contextlib.suppress(ValueError):  # any other error fails the test
+            warnings.simplefilter("ignore")
+            assert im.decode(cut).dtype == np.uint8
+
+
 def test_grey_images_and_the_callers_array() -> None:
     grey = PICTURES["clouds"][..., 0].copy()
     before = grey.copy()
@@ -339,6 +421,12 @@ def test_messages_that_are_none(message: np.ndarray) -> None:
         (lambda: im.rectify(PICTURES["clouds"], [[0, 0], [0, 9], [9, 9], [9, 0]], (9, 9)), ValueError),
         (lambda: im.estimate_tile(np.full((64, 64), 9, np.uint8)), ValueError),
         (lambda: im.hidden_period(PICTURES["clouds"], [480]), ValueError),
+        (lambda: im.hidden_period(PICTURES["clouds"], []), ValueError),
+        (lambda: im.hidden_period(np.full((128, 128), 9, np.uint8)), ValueError),
+        (lambda: im.rectify(PICTURES["clouds"], [[0, 0], [9, 0], [9, 9], [0, 9]], 9), ValueError),
+        (lambda: im.rectify(PICTURES["clouds"], [[0, 0], [9, 0], [9, 9], [0, 9]], (9, 9, 3)), ValueError),
+        (lambda: im.encode(np.zeros((1, 70_000), np.uint8)), ValueError),
+        (lambda: im.encode(np.zeros((1, 17_000), np.uint8), "WEBP"), ValueError),
     ],
 )
 def test_arguments_that_are_refused(call, error: type[Exception]) -> None:

@@ -112,7 +112,13 @@ def library_signed(identity: Identity, settings: Context, embed: bool = True) ->
 
 def test_intact_and_anchored_is_trusted_and_says_what_it_said() -> None:
     assert verdict(SIGNED.data, trusted=TRUSTED) == pv.Verdict(
-        "trusted", (), "A newspaper", "trainedAlgorithmicMedia", "00ffa5"
+        "trusted",
+        (),
+        "A newspaper",
+        "trainedAlgorithmicMedia",
+        "00ffa5",
+        "A Thousand Fingers",
+        ("created", "watermarked"),
     )
 
 
@@ -161,6 +167,21 @@ def test_a_manifest_moved_to_another_image() -> None:
     segment = SIGNED.data[start : start + length]
     other = im.encode(255 - PICTURE)
     assert judged(other[:20] + segment + other[20:]) == ("invalid", {MISMATCH})
+
+
+def test_a_bit_of_the_signatures_padding_is_nobodys_statement() -> None:
+    """The one part of a manifest that no hash covers: a change there is not seen, by the library or by us."""
+    padding = SIGNED.data.index(bytes(500))
+    changed = flipped(SIGNED.data, padding + 250)
+    assert library_state(changed, TRUSTED) == "Trusted"
+    assert verdict(changed, trusted=TRUSTED) == verdict(SIGNED.data, trusted=TRUSTED)
+
+
+def test_no_bit_of_the_image_can_be_changed_unseen() -> None:
+    start = SIGNED.data.index(b"\xff\xeb")
+    after = start + 2 + int.from_bytes(SIGNED.data[start + 2 : start + 4], "big")
+    for place in range(after, len(SIGNED.data), 97):
+        assert judged(flipped(SIGNED.data, place))[0] == "invalid"
 
 
 @pytest.mark.case("MRK-34")
@@ -259,6 +280,27 @@ def edited_from(parent: bytes, identity: Identity = ALICE, picture: bytes = EDIT
 def test_an_edited_image_with_an_honest_parent() -> None:
     assert judged(edited_from(SIGNED.data)) == ("trusted", set())
     assert judged(edited_from(FILE)) == ("trusted", set())  # a parent without a manifest claims nothing
+
+
+def test_what_was_done_is_read_back_in_order() -> None:
+    says = manifest("Edited", edited=True, edits=["cropped", "color_adjustments"])
+    answer = verdict(sign(EDITED, says, ALICE, parent=SIGNED.data).data, trusted=TRUSTED)
+    assert answer.actions == ("opened", "cropped", "color_adjustments")
+    assert (answer.state, answer.tool, answer.signer) == ("trusted", "A Thousand Fingers", "A newspaper")
+
+
+@pytest.mark.parametrize("edit", pv.EDITS)
+def test_every_edit_is_accepted_by_the_library(edit: str) -> None:
+    says = manifest("Edited", edited=True, edits=[edit])
+    assert judged(sign(EDITED, says, ALICE, parent=SIGNED.data).data) == ("trusted", set())
+
+
+def test_a_binding_without_blocks_is_no_mark_and_no_crash() -> None:
+    """Any signer can write one, and the library lets it pass."""
+    says = manifest("Test card")
+    says["assertions"].append({"label": "c2pa.soft-binding", "data": {"alg": pv.MARK_NAME, "blocks": []}})
+    answer = verdict(sign(FILE, says, ALICE).data, trusted=TRUSTED)
+    assert (answer.state, answer.mark) == ("trusted", "")
 
 
 @pytest.mark.case("MRK-32")
@@ -582,6 +624,11 @@ def test_statements_without_an_origin_are_refused() -> None:
         lambda: issue(ROOT, ""),
         lambda: manifest("x", source_type="dream"),
         lambda: manifest("x", mark="XYZ"),
+        lambda: manifest("x", mark=5),
+        lambda: manifest("x", edits=["cropped"]),
+        lambda: manifest("x", edited=True, edits=["improved"]),
+        lambda: manifest("x", edited=True, edits="cropped"),
+        lambda: verdict(FILE, trusted=[], stored="manifest"),
         lambda: sign(b"GIF89a", manifest("x"), ALICE),
         lambda: sign(FILE, manifest("x"), ALICE, parent=b""),
         lambda: sign(FILE, manifest("x", edited=True), ALICE),

@@ -596,6 +596,49 @@ def test_the_bound_holds_for_one_token_over_all_lists(weights, bias):
     assert share >= mark.gain * text.spike_entropy(p, mark.modulus) - 1e-12
 
 
+def green_share_of_a_coin(bias):
+    """Share of green tokens if two tokens of eight are equally probable and two are green, over all lists."""
+    p = np.array([0.5, 0.5, 0, 0, 0, 0, 0, 0])
+    green = [np.isin(np.arange(8), chosen) for chosen in itertools.combinations(range(8), 2)]
+    return np.mean([text.marked_probabilities(p, g, bias)[g].sum() for g in green])
+
+
+def test_the_variance_may_be_larger_than_that_of_the_bound_on_the_share():
+    """T q (1 - q) is no bound for q below a half: the true share is nearer to a half and varies more."""
+    mark = Mark(8, logit_bias=2.0)
+    share, bound = (
+        green_share_of_a_coin(2.0),
+        text.green_bound(mark, text.spike_entropy([0.5] * 2, mark.modulus), 1),
+    )
+    assert bound.mean < share < 0.5
+    assert bound.mean * (1 - bound.mean) < share * (1 - share) <= bound.std**2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(0.001, 1.0), min_size=4, max_size=7),
+    st.sampled_from([0.0, 0.5, 1.0, 2.0, 4.0]),
+    st.sampled_from([0.25, 0.5, 0.75]),
+)
+def test_the_spread_of_one_token_is_at_most_what_is_promised(weights, bias, fraction):
+    p = np.array(weights) ** 3
+    p /= p.sum()
+    size = max(1, int(p.size * fraction))
+    mark = Mark(p.size, green_fraction=(size + 0.01) / p.size, logit_bias=bias)
+    green = [np.isin(np.arange(p.size), chosen) for chosen in itertools.combinations(range(p.size), size)]
+    share = np.mean([text.marked_probabilities(p, g, bias)[g].sum() for g in green])
+    bound = text.green_bound(mark, min(text.spike_entropy(p, mark.modulus), 1.0), 1)
+    assert share <= mark.gain + 1e-12
+    assert share * (1 - share) <= bound.std**2 + 1e-12
+
+
+def test_a_very_strong_push_takes_everything_that_is_green():
+    for bias in (100.0, 800.0):
+        marked = text.marked_probabilities([0.7, 0.2, 0.1], [False, True, True], bias)
+        np.testing.assert_allclose(marked, [0, 2 / 3, 1 / 3], atol=1e-40)
+        np.testing.assert_allclose(text.marked_probabilities([0.7, 0.3], [False, False], bias), [0.7, 0.3])
+
+
 def test_a_green_list_tilts_the_distribution_even_on_average():
     p = np.array([0.5, 0.3, 0.15, 0.05])
     lists = [np.isin(np.arange(4), chosen) for chosen in itertools.combinations(range(4), 2)]
@@ -614,6 +657,9 @@ def test_a_green_list_tilts_the_distribution_even_on_average():
         (lambda: text.green_bound(Mark(300), 0.5, -1), "length must be >= 0"),
         (lambda: text.green_needed(1.0, 10), "fraction must be"),
         (lambda: text.marked_probabilities([1.0], [True], math.inf), "logit_bias must be"),
+        (lambda: text.marked_probabilities([0.5, 0.6], [True, False], 1.0), "probabilities must sum to 1"),
+        (lambda: text.marked_probabilities([0.0, 0.0], [True, False], 1.0), "probabilities must sum to 1"),
+        (lambda: text.marked_probabilities([0.5, 0.5], [True], 1.0), "green must have shape"),
         (lambda: green_list(Mark(300), 300), "previous must be"),
         (lambda: is_green(Mark(300), [1, 2], [1]), "tokens must have shape"),
         (lambda: text.marking(Mark(300), temperature=-1.0), "temperature must be >= 0"),
@@ -622,3 +668,8 @@ def test_a_green_list_tilts_the_distribution_even_on_average():
 def test_bad_arguments_are_refused_by_name(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_numbers_of_green_tokens_are_not_taken_for_a_mask():
+    with pytest.raises(TypeError, match="green must hold booleans"):
+        text.marked_probabilities([0.25] * 4, [0, 1, 2, 3], 1.0)

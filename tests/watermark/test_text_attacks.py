@@ -77,6 +77,18 @@ def test_copy_paste_keeps_the_share_and_the_places(share, pieces):
     assert runs <= pieces
 
 
+@pytest.mark.parametrize(("n", "share", "pieces"), [(10, 1.0, 4), (3, 1.0, 2), (10, 0.5, 4), (11, 0.7, 5)])
+def test_what_does_not_divide_evenly_is_still_the_share_that_was_asked_for(n, share, pieces):
+    for seed in range(20):
+        mixed = np.array(attacks.copy_paste([1] * n, [0] * n, share, pieces, rng(seed)))
+        assert mixed.sum() == round(share * n)
+
+
+def test_each_passage_is_that_of_its_own_place():
+    mixed = attacks.copy_paste(list(range(100, 140)), list(range(40)), 0.5, 3, rng(2))
+    assert [token % 100 for token in mixed] == list(range(40))
+
+
 def test_pieces_do_not_overlap():
     for seed in range(50):
         assert sum(attacks.copy_paste([1] * 40, [0] * 40, 0.9, 4, rng(seed))) == 36
@@ -249,7 +261,11 @@ def test_a_walk_erases_a_mark_that_it_knows_nothing_about():
         (lambda: attacks.edit([9], 0.5, "delete", rng(), vocabulary=9), "tokens must be"),
         (lambda: attacks.edit([1], 0.5, "delete", 0, vocabulary=9), "rng must be"),
         (lambda: attacks.copy_paste([1], [1, 2], 0.5, 1, rng()), "must be equally long, got 1 and 2"),
-        (lambda: attacks.copy_paste([1] * 3, [0] * 3, 1.0, 2, rng()), "pieces must fit into the text"),
+        (
+            lambda: attacks.copy_paste([1] * 8, [0] * 8, 0.1, 3, rng()),
+            "pieces must be <= 1, the marked tokens",
+        ),
+        (lambda: attacks.markov_forgery([[1, 2]], 3, rng(), vocabulary=0), "vocabulary must be >= 1"),
         (lambda: attacks.copy_paste([1], [0], 0.5, 0, rng()), "pieces must be >= 1"),
         (lambda: attacks.homoglyphs("a", -0.1, rng()), "share must be"),
         (lambda: attacks.zero_width("a", 2, rng()), "share must be"),

@@ -161,6 +161,15 @@ def test_a_short_text_gets_an_answer(tokens):
         (lambda: unbiased.fresh_contexts([1], 0), "width must be >= 1"),
         (lambda: unbiased.race_uniforms(-1, [1], 5), "key must be >= 0"),
         (lambda: unbiased.race_uniforms(1, [-1], 5), "context must be >= 0"),
+        (lambda: unbiased.race_uniforms(1, [2**64], 5), "context must be"),
+        (lambda: unbiased.race_winner([0.0, 0.0], [0.5, 0.5]), "probabilities must sum to 1"),
+        (lambda: unbiased.detect_race([1, 2], -1, 9), "key must be >= 0"),
+        (lambda: unbiased.detect_race([], 1, 0), "vocabulary must be >= 1"),
+        (lambda: unbiased.tournament([3.0, 1.0], [[1, 0]]), "probabilities must sum to 1"),
+        (lambda: unbiased.tournament_bits([], [1], [1]), "keys must hold at least one"),
+        (lambda: unbiased.tournament_bits([2**64], [1], [1]), "keys must be"),
+        (lambda: unbiased.tournament_score([1], [-3]), "keys must be >= 0"),
+        (lambda: unbiased.accumulate_hash(1, [2**64]), "values must be"),
         (lambda: unbiased.race_winner([0.5, 0.5], [0.5]), "uniforms must have shape"),
         (lambda: unbiased.race_winner([0.5, 0.5], [0.0, 0.5]), "uniforms must be > 0"),
         (lambda: unbiased.tournament([0.5, 0.5], [[1, 2]]), "bits must be"),
@@ -169,4 +178,18 @@ def test_a_short_text_gets_an_answer(tokens):
 )
 def test_bad_arguments_are_refused_by_name(call, message):
     with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: unbiased.detect_race([1, 2], 1, 2.5),
+        lambda: unbiased.accumulate_hash(1.7, [1]),
+        lambda: unbiased.accumulate_hash(1, [1.7]),
+        lambda: unbiased.race_uniforms(1.0, [1], 5),
+    ],
+)
+def test_numbers_that_are_not_whole_are_refused(call):
+    with pytest.raises(TypeError, match=r"must (be an integer|hold integers)"):
         call()

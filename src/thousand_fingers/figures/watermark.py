@@ -142,6 +142,38 @@ def overlap(ax: Axes, groups: Mapping[str, tuple[Floats, Floats]], threshold: fl
     ax.legend(loc="upper left", fontsize=9)
 
 
+def surviving(
+    ax: Axes,
+    counted: Sequence[int],
+    published: Mapping[str, Sequence[float]],
+    ours: tuple[Sequence[int], Floats],
+    threshold: float,
+) -> None:
+    """Draw what is left of z against the length: published means, and ours with 95% intervals (texts, lengths)."""
+    for i, (name, z) in enumerate(published.items()):
+        ax.plot(counted, z, color=PALETTE[i], marker=MARKERS[i], ls=DASHES[i], lw=1.3, label=name, mfc="none")
+    of_ours, scores = ours
+    middle = scores.mean(axis=0)
+    ends = np.array([mean_interval(column) for column in scores.T])
+    ax.errorbar(
+        of_ours,
+        middle,
+        [middle - ends[:, 0], ends[:, 1] - middle],
+        color="black",
+        marker="*",
+        ms=9,
+        ls="",
+        capsize=2,
+        label="ours, small model",
+    )
+    ax.axhline(threshold, color="grey", lw=1, ls=":")
+    ax.set(xlabel="tokens of the text", ylabel="mean z", xscale="log")
+    ticks = [25, 50, 100, 200, 400, 1000]
+    ax.set_xticks(ticks, [f"{n:,}" for n in ticks])
+    ax.minorticks_off()
+    ax.legend(loc="upper left", fontsize=9)
+
+
 def walks(
     panels: Sequence[Axes],
     rounds: ArrayLike,

@@ -20,7 +20,7 @@ from matplotlib import colormaps
 from matplotlib.cbook import get_sample_data
 from matplotlib.colors import LightSource
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from scipy import ndimage, special, stats
 from scipy.linalg import solve_triangular
 
@@ -39,6 +39,8 @@ SCALES = (1.0, 0.5, 2 / 3, 0.75, 0.8, 0.9, 1.1, 1.25, 4 / 3, 1.5, 2.0)
 _BEYOND_DOUBT = 1e-15
 # The pattern that gives the place is this much stronger than the 48 others together.
 _SYNC_SHARE = 0.7
+# What the formats can hold.
+_LARGEST_SIDE = {"JPEG": 65_500, "PNG": 2**31 - 1, "WEBP": 16_383}
 _LUMA = np.array([0.299, 0.587, 0.114])
 
 # --------------------------------------------------------------------------- the mark
@@ -455,8 +457,13 @@ def encode(image: Bytes, file_format: str = "JPEG", *, quality: int = 90, subsam
         "JPEG": {"quality": quality, "subsampling": subsampling},
         "WEBP": {"quality": quality},
     }
+    picture, limit = _picture(image), _LARGEST_SIDE[file_format]
+    if max(picture.size) > limit:
+        raise ValueError(
+            f"image must have at most {limit} pixels a side for {file_format}, got {picture.size}"
+        )
     file = io.BytesIO()
-    _picture(image).save(file, file_format, **options[file_format])
+    picture.save(file, file_format, **options[file_format])
     return file.getvalue()
 
 
@@ -466,7 +473,8 @@ def decode(data: bytes) -> Bytes:
     Parameters
     ----------
     data : bytes
-        JPEG, PNG or WebP.
+        JPEG, PNG or WebP, of at most 8 bits a channel. An image that is stored lying, with a note how to turn it,
+        is turned upright; what is transparent is laid on white.
 
     Returns
     -------
@@ -475,7 +483,7 @@ def decode(data: bytes) -> Bytes:
     Raises
     ------
     ValueError
-        If this is no image file that Pillow can read, or it is broken.
+        If this is no such file, it is broken, or it has more pixels than Pillow's limit.
 
     Examples
     --------
@@ -483,10 +491,16 @@ def decode(data: bytes) -> Bytes:
     (9, 8, 3)
     """
     try:
-        with Image.open(io.BytesIO(data)) as opened:
-            return np.asarray(opened.convert("L" if opened.mode == "L" else "RGB"))
-    except (OSError, SyntaxError, TypeError) as error:
-        raise ValueError(f"data must be an image file: {error}") from None
+        with Image.open(io.BytesIO(data), formats=tuple(_LARGEST_SIDE)) as opened:
+            picture = ImageOps.exif_transpose(opened)
+    except (OSError, SyntaxError, TypeError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"data must be a JPEG, PNG or WebP file that can be read: {error}") from None
+    if picture.mode.startswith(("I", "F")):
+        raise ValueError(f"data must have at most 8 bits a channel, got Pillow's mode {picture.mode}")
+    if picture.has_transparency_data:
+        drawn = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", drawn.size, "white"), drawn)
+    return np.asarray(picture.convert("L" if picture.mode == "L" else "RGB"))
 
 
 def resize(image: Bytes, factor: float) -> Bytes:
@@ -737,6 +751,8 @@ def rectify(image: Bytes, corners: ArrayLike, shape: tuple[int, int]) -> Bytes:
     np.uint64(9)
     """
     picture = _picture(image)
+    if np.shape(shape) != (2,):
+        raise ValueError(f"shape must be a height and a width, got {shape!r}")
     height, width = (integer("shape", side, at_least=1) for side in shape)
     wanted = np.array([[0, 0], [width, 0], [width, height], [0, height]], dtype=float)
     found = real_array("corners", corners, shape=(4, 2))
@@ -784,7 +800,7 @@ def hidden_period(image: Bytes | Floats, lags: Sequence[int] = range(16, 101)) -
     Raises
     ------
     TypeError, ValueError
-        As in :func:`embed`, or if a shift is too large.
+        As in :func:`embed`; also if there is no shift, one is too large, or the image is flat.
 
     Examples
     --------
@@ -794,7 +810,11 @@ def hidden_period(image: Bytes | Floats, lags: Sequence[int] = range(16, 101)) -
     """
     residual = _residual(_luma(_levels(image)))
     shifts = [integer("lags", lag, at_least=1, at_most=min(residual.shape) - 1) for lag in lags]
-    power = float((residual**2).mean()) or 1.0
+    if not shifts:
+        raise ValueError("lags must hold at least one shift, got none")
+    power = float((residual**2).mean())
+    if not power > 1e-18:
+        raise ValueError("image must not be flat: there is nothing that repeats")
     correlation = np.array(
         [
             ((residual[:, lag:] * residual[:, :-lag]).mean() + (residual[lag:] * residual[:-lag]).mean())
@@ -912,10 +932,10 @@ def _levels(image: Bytes | Floats) -> Floats:
 
 def _like(image: _Pixels, levels: Floats) -> _Pixels:
     """Return floats from 0 to 255 in the type and range of ``image``."""
-    clipped = levels.clip(0, 255)
-    if image.dtype == np.uint8:
+    clipped, kind = levels.clip(0, 255), np.asarray(image).dtype
+    if kind == np.uint8:
         return np.rint(clipped).astype(np.uint8)
-    return (clipped / 255).astype(image.dtype)
+    return (clipped / 255).astype(kind)
 
 
 def _picture(image: Bytes) -> Image.Image:

@@ -33,6 +33,8 @@ SOURCE_TYPES = (
     "compositeWithTrainedAlgorithmicMedia",
     "digitalArt",
 )
+#: What may be said to have been done to an image, in C2PA's vocabulary.
+EDITS = ("cropped", "resized", "filtered", "color_adjustments", "drawing", "edited")
 _VOCABULARY = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 #: The name under which the book's image mark is referred to in a manifest.
 MARK_NAME = "thousand-fingers.tile.1"
@@ -113,6 +115,11 @@ class Verdict:
         What the manifest says about the origin, one of ``SOURCE_TYPES`` as a rule; empty if nothing.
     mark : str
         The mark that the manifest says is in the pixels, in hexadecimal; empty if none.
+    tool : str
+        The program that made the manifest, by its own account.
+    actions : tuple of str
+        What was done, in order, by the signer's account: ``created`` or ``opened`` first, then one of ``EDITS`` as
+        a rule.
     """
 
     state: State
@@ -120,6 +127,8 @@ class Verdict:
     signer: str = ""
     source_type: str = ""
     mark: str = ""
+    tool: str = ""
+    actions: tuple[str, ...] = ()
 
 
 def make_authority(name: str) -> Authority:
@@ -203,7 +212,12 @@ def issue(authority: Authority, name: str) -> Identity:
 
 
 def manifest(
-    title: str, *, source_type: str = "trainedAlgorithmicMedia", mark: str = "", edited: bool = False
+    title: str,
+    *,
+    source_type: str = "trainedAlgorithmicMedia",
+    mark: str = "",
+    edited: bool = False,
+    edits: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the statements of a manifest, ready for :func:`sign`.
 
@@ -219,6 +233,8 @@ def manifest(
     edited : bool, default False
         Whether the image is an edited older one, to be handed to :func:`sign` as its parent. Then the manifest
         says "opened" instead of "created", and nothing about the origin.
+    edits : sequence of str, optional
+        What was done to an edited image, in order, each one of ``EDITS``.
 
     Returns
     -------
@@ -228,7 +244,8 @@ def manifest(
     Raises
     ------
     ValueError
-        If the source type is none of them or the mark is not hexadecimal.
+        If the source type or an edit is none of them, the mark is not hexadecimal, or there are edits of an image
+        that is not an edited one.
 
     Examples
     --------
@@ -236,12 +253,15 @@ def manifest(
     'c2pa.created'
     """
     choice("source_type", source_type, SOURCE_TYPES)
+    if isinstance(edits, str) or (edits and not edited):
+        raise ValueError(f"edits must be a sequence of names, and none unless edited, got {edits!r}")
     created = {"action": "c2pa.created", "digitalSourceType": _VOCABULARY + source_type}
     opened = {"action": "c2pa.opened", "parameters": {"ingredientIds": ["parent"]}}
     actions: list[dict[str, Any]] = [opened if edited else created]
+    actions += [{"action": f"c2pa.{choice('edits', edit, EDITS)}"} for edit in edits]
     assertions: list[dict[str, Any]] = []
     if mark:
-        if set(mark) - set("0123456789abcdef"):
+        if not isinstance(mark, str) or set(mark) - set("0123456789abcdef"):
             raise ValueError(f"mark must be hexadecimal, in lower case, got {mark!r}")
         actions.append({"action": "c2pa.watermarked"})
         binding = {"alg": MARK_NAME, "blocks": [{"scope": {}, "value": mark}]}
@@ -324,7 +344,7 @@ def verdict(data: bytes, *, trusted: Sequence[bytes], stored: bytes | None = Non
     Raises
     ------
     ValueError
-        If the file is neither JPEG nor PNG, or a root certificate is none.
+        If the file is neither JPEG nor PNG, a root certificate is none, or ``stored`` is not bytes.
 
     Examples
     --------
@@ -337,6 +357,8 @@ def verdict(data: bytes, *, trusted: Sequence[bytes], stored: bytes | None = Non
     'no manifest'
     """
     mime = _mime("data", data)
+    if stored is not None and not isinstance(stored, bytes):
+        raise ValueError(f"stored must be a manifest in bytes, got {type(stored)}")
     context = _context(trusted)
     try:
         reader = Reader(mime, io.BytesIO(data), manifest_data=stored, context=context)
@@ -364,20 +386,25 @@ def _judge(report: Mapping[str, Any]) -> Verdict:
     codes = tuple(sorted(own_codes) + [f"ingredient:{code}" for code in sorted(history_codes)])
     active = report.get("manifests", {}).get(report.get("active_manifest"), {})
     signer = active.get("signature_info", {}).get("common_name", "")
-    return Verdict(state, codes, signer, *_statements(active.get("assertions", [])))
+    tool = next((str(info.get("name", "")) for info in active.get("claim_generator_info", [])), "")
+    source_type, mark, actions = _statements(active.get("assertions", []))
+    return Verdict(state, codes, signer, source_type, mark, tool, actions)
 
 
-def _statements(assertions: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Return the origin and the mark that a manifest's assertions name."""
+def _statements(assertions: Sequence[Mapping[str, Any]]) -> tuple[str, str, tuple[str, ...]]:
+    """Return the origin and the mark that a manifest's assertions name, and what they say was done."""
     source_type = mark = ""
+    actions: list[str] = []
     for assertion in assertions:
         label, said = assertion["label"], assertion["data"]
         if label.startswith("c2pa.actions"):
             types = [action.get("digitalSourceType", "").rsplit("/", 1)[-1] for action in said["actions"]]
             source_type = next(filter(None, types), source_type)
+            actions += [action["action"].removeprefix("c2pa.") for action in said["actions"]]
         elif label.startswith("c2pa.soft-binding") and said.get("alg") == MARK_NAME:
-            mark = said["blocks"][0]["value"]
-    return source_type, mark
+            # the library accepts a binding without blocks, and any signer can write one
+            mark = next((block["value"] for block in said["blocks"]), mark)
+    return source_type, mark, tuple(actions)
 
 
 def _history_failures(report: Mapping[str, Any]) -> set[tuple[str, str]]:

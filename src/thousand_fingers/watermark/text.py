@@ -22,7 +22,7 @@ from scipy import special, stats
 from torch import Tensor
 
 from thousand_fingers.language_model import Adjustment, AveragedModel, LanguageModel, generate
-from thousand_fingers.validation import choice, integer, integer_array, real_array, real_number
+from thousand_fingers.validation import boolean_array, choice, integer, integer_array, real_array, real_number
 
 #: The millionth prime, the key that the published code ships with. Everybody knows it: for trials only.
 PUBLIC_KEY = 15_485_863
@@ -660,6 +660,36 @@ def spike_entropy(probabilities: ArrayLike, modulus: float) -> float:
     return float((p / (1 + modulus * p)).sum())
 
 
+def distribution(probabilities: ArrayLike) -> NDArray[np.float64]:
+    """Return a checked distribution over tokens.
+
+    Parameters
+    ----------
+    probabilities : array-like of float, shape (n,)
+        Non-negative, summing to 1.
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is none.
+
+    Examples
+    --------
+    >>> distribution([0.5, 0.6])
+    Traceback (most recent call last):
+        ...
+    ValueError: probabilities must sum to 1, got 1.1
+    """
+    p = real_array("probabilities", probabilities, shape=(None,), at_least=0)
+    if not math.isclose(float(p.sum()), 1.0, abs_tol=1e-6):
+        raise ValueError(f"probabilities must sum to 1, got {p.sum()}")
+    return p
+
+
 @dataclass(frozen=True)
 class GreenBound:
     """What the theorem promises about the number of green tokens.
@@ -669,7 +699,7 @@ class GreenBound:
     mean : float
         The expected number is at least this.
     std : float
-        The standard deviation is at most this.
+        The standard deviation is at most this, for lists that are independent of each other.
     """
 
     mean: float
@@ -680,7 +710,10 @@ def green_bound(mark: Mark, mean_spike_entropy: float, length: int) -> GreenBoun
     """Return the lower bound on the expected number of green tokens, and the upper bound on its spread.
 
     Hypotheses: tokens are sampled (not chosen greedily), each list is random and independent of what came
-    before, and the mean spike entropy of the distributions along the text is at least the one given.
+    before, and the mean spike entropy of the distributions along the text is at least the one given. With
+    q the bound on the share of green tokens, the variance is at most T q (1 - q) only if q is at least 1/2: the
+    share may be larger than q, and up to a half a larger share varies more. Below, the largest x (1 - x) between
+    q and the largest possible share, :attr:`Mark.gain`, takes its place.
 
     Parameters
     ----------
@@ -708,7 +741,8 @@ def green_bound(mark: Mark, mean_spike_entropy: float, length: int) -> GreenBoun
     spike = real_number("mean_spike_entropy", mean_spike_entropy, above=0, at_most=1)
     length = integer("length", length, at_least=0)
     share = mark.gain * spike
-    return GreenBound(length * share, math.sqrt(length * share * (1 - share)))
+    most_varied = min(max(share, 0.5), max(mark.gain, share))
+    return GreenBound(length * share, math.sqrt(length * most_varied * (1 - most_varied)))
 
 
 def green_needed(fraction: float, length: int, threshold: float = 4.0) -> float:
@@ -746,9 +780,9 @@ def marked_probabilities(
     Parameters
     ----------
     probabilities : array-like of float, shape (n,)
-        The model's distribution.
+        The model's distribution, summing to 1.
     green : array-like of bool, shape (n,)
-        Which tokens are green.
+        Which tokens are green; not their numbers.
     logit_bias : float
         Δ, at least 0, finite.
 
@@ -756,12 +790,19 @@ def marked_probabilities(
     -------
     ndarray of float64, shape (n,)
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is out of range.
+
     Examples
     --------
     >>> marked_probabilities([0.5, 0.5], [True, False], np.log(3)).round(6).tolist()
     [0.75, 0.25]
     """
-    p = real_array("probabilities", probabilities, shape=(None,), at_least=0)
+    p = distribution(probabilities)
     bias = real_number("logit_bias", logit_bias, at_least=0)
-    raised = p * np.where(np.asarray(green, dtype=np.bool_), math.exp(bias), 1.0)
+    raised = p * np.where(boolean_array("green", green, shape=p.shape), 1.0, math.exp(-bias))
+    if not raised.any():  # all of it is red, and the bias beyond what a float can tell from none
+        return p
     return np.asarray(raised / raised.sum())

@@ -93,15 +93,21 @@ def copy_paste(
     marked, unmarked : sequence of int
         Two texts of equal length.
     share : float
-        How much of the result is marked, in [0, 1].
+        How much of the result is marked, in [0, 1], to the nearest token.
     pieces : int
-        Number of passages, at least 1; each stays at its place in the text.
+        Number of passages, at least 1, of lengths that differ by one token at most; each stays at its place in
+        the text. Two may touch.
     rng : numpy.random.Generator
         Source of the places.
 
     Returns
     -------
     list of int
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is out of range, or there are more passages than marked tokens.
 
     Examples
     --------
@@ -113,15 +119,14 @@ def copy_paste(
     numpy_generator("rng", rng)
     if len(marked) != len(unmarked):
         raise ValueError(f"marked and unmarked must be equally long, got {len(marked)} and {len(unmarked)}")
-    length = round(share * len(marked) / pieces)
-    gaps = len(marked) - pieces * length
-    if gaps < 0:
-        raise ValueError(f"pieces must fit into the text, got {pieces} of {length} tokens")
-    before = np.sort(rng.integers(0, gaps + 1, pieces))
+    kept = round(share * len(marked))
+    if 0 < kept < pieces:
+        raise ValueError(f"pieces must be <= {kept}, the marked tokens of the result, got {pieces}")
+    before = np.sort(rng.integers(0, len(marked) - kept + 1, pieces))
+    ends = kept * np.arange(1, pieces + 1) // pieces  # of the passages, put one after another
     result = list(unmarked)
-    for i, gap in enumerate(before.tolist()):
-        start = gap + i * length
-        result[start : start + length] = marked[start : start + length]
+    for gap, first, end in zip(before.tolist(), [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        result[gap + first : gap + end] = marked[gap + first : gap + end]
     return result
 
 
@@ -288,7 +293,7 @@ def markov_forgery(
     rng : numpy.random.Generator
         Source of the draws.
     vocabulary : int
-        Number of tokens there are.
+        Number of tokens there are, at least 1.
 
     Returns
     -------
@@ -300,6 +305,7 @@ def markov_forgery(
     [3, 1, 2, 3, 1]
     """
     length = integer("length", length, at_least=1)
+    vocabulary = integer("vocabulary", vocabulary, at_least=1)
     numpy_generator("rng", rng)
     seen: dict[int, list[int]] = defaultdict(list)
     for text in texts:

@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from thousand_fingers.validation import integer, integer_array, real_array
-from thousand_fingers.watermark.text import splitmix64
+from thousand_fingers.watermark.text import distribution, splitmix64
 
+_LARGEST = 2**64 - 1
 _MULTIPLIER, _INCREMENT = 6_364_136_223_846_793_005, 1  # of Knuth's MMIX generator
 
 
@@ -78,9 +79,9 @@ def race_uniforms(key: int, context: Sequence[int], vocabulary: int) -> NDArray[
     >>> race_uniforms(3, [5, 6], 4).round(3).tolist() == race_uniforms(3, [6, 5], 4).round(3).tolist()
     False
     """
-    state = splitmix64(integer("key", key, at_least=0, at_most=2**64 - 1))
+    state = splitmix64(integer("key", key, at_least=0, at_most=_LARGEST))
     for token in context:
-        state = splitmix64(state ^ np.uint64(integer("context", token, at_least=0)))
+        state = splitmix64(state ^ np.uint64(integer("context", token, at_least=0, at_most=_LARGEST)))
     mixed = splitmix64(state ^ np.arange(integer("vocabulary", vocabulary, at_least=1), dtype=np.uint64))
     return np.asarray(((mixed >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53)
 
@@ -91,7 +92,7 @@ def race_winner(probabilities: ArrayLike, uniforms: ArrayLike) -> int:
     Parameters
     ----------
     probabilities : array-like of float, shape (vocabulary,)
-        The model's distribution.
+        The model's distribution, summing to 1.
     uniforms : array-like of float, shape (vocabulary,)
         In (0, 1), from :func:`race_uniforms`, or drawn freely where the context is not fresh.
 
@@ -104,7 +105,7 @@ def race_winner(probabilities: ArrayLike, uniforms: ArrayLike) -> int:
     >>> race_winner([0.5, 0.5, 0.0], [0.2, 0.9, 0.99])
     1
     """
-    p = real_array("probabilities", probabilities, shape=(None,), at_least=0)
+    p = distribution(probabilities)
     u = real_array("uniforms", uniforms, shape=(p.size,), at_least=0, at_most=1)
     if not ((u > 0) & (u < 1)).all():
         raise ValueError("uniforms must be > 0 and < 1, got an end of the interval")
@@ -156,12 +157,14 @@ def detect_race(tokens: ArrayLike, key: int, vocabulary: int, *, width: int = 4)
     >>> detect_race([1, 2, 3], key=3, vocabulary=9).p_value
     1.0
     """
+    key = integer("key", key, at_least=0, at_most=_LARGEST)
+    vocabulary = integer("vocabulary", vocabulary, at_least=1)
     text = integer_array(
         "tokens", tokens, shape=(None,), allow_empty=True, at_least=0, at_most=vocabulary - 1
     )
     places = width + np.flatnonzero(fresh_contexts(text, width))
     won = [race_uniforms(key, text[t - width : t].tolist(), vocabulary)[text[t]] for t in places.tolist()]
-    return RaceDetection(float(-np.log1p(-np.array(won)).sum()), len(won))
+    return RaceDetection(float(np.abs(np.log1p(-np.array(won)).sum())), len(won))
 
 
 # --------------------------------------------------------------------------- the tournament
@@ -175,7 +178,7 @@ def accumulate_hash(state: ArrayLike, values: Sequence[int]) -> NDArray[np.int64
     state : array-like of int64
         Where to begin, one hash for each entry.
     values : sequence of int
-        What to add, the same for all entries.
+        What to add, the same for all entries, each from 0 to 2**64 - 1.
 
     Returns
     -------
@@ -187,9 +190,10 @@ def accumulate_hash(state: ArrayLike, values: Sequence[int]) -> NDArray[np.int64
     >>> int(accumulate_hash(1, [1, 2, 3]))
     -5733243364983220134
     """
+    added = [integer("values", value, at_least=0, at_most=_LARGEST) for value in values]
     with np.errstate(over="ignore"):
-        hashed = np.asarray(state, dtype=np.int64).astype(np.uint64)
-        for value in values:
+        hashed = integer_array("state", state).astype(np.uint64)
+        for value in added:
             hashed = (hashed + np.uint64(value)) * np.uint64(_MULTIPLIER) + np.uint64(_INCREMENT)
     return hashed.astype(np.int64)
 
@@ -200,7 +204,7 @@ def tournament_bits(keys: Sequence[int], context: Sequence[int], tokens: ArrayLi
     Parameters
     ----------
     keys : sequence of int
-        One secret for each layer.
+        One secret for each layer, at least one, each from 0 to 2**64 - 1.
     context : sequence of int
         The last few tokens.
     tokens : array-like of int, shape (n,)
@@ -218,13 +222,21 @@ def tournament_bits(keys: Sequence[int], context: Sequence[int], tokens: ArrayLi
     (2, 3)
     """
     asked = integer_array("tokens", tokens, shape=(None,), allow_empty=True, at_least=0)
+    secrets = _layers(keys)
     before = int(accumulate_hash(1, [integer("context", token, at_least=0) for token in context]))
     with np.errstate(over="ignore"):
         candidate = accumulate_hash(np.int64(before) + asked, [0])
-    layers = [accumulate_hash(candidate, [integer("keys", key, at_least=0)]) for key in keys]
+    layers = [accumulate_hash(candidate, [key]) for key in secrets]
     return np.stack([splitmix64(layer.astype(np.uint64)) >> np.uint64(63) for layer in layers]).astype(
         np.int64
     )
+
+
+def _layers(keys: Sequence[int]) -> list[int]:
+    secrets = [integer("keys", key, at_least=0, at_most=_LARGEST) for key in keys]
+    if not secrets:
+        raise ValueError("keys must hold at least one secret, got none")
+    return secrets
 
 
 def tournament(probabilities: ArrayLike, bits: ArrayLike) -> NDArray[np.float64]:
@@ -233,7 +245,7 @@ def tournament(probabilities: ArrayLike, bits: ArrayLike) -> NDArray[np.float64]
     Parameters
     ----------
     probabilities : array-like of float, shape (n,)
-        The model's distribution.
+        The model's distribution, summing to 1.
     bits : array-like of int, shape (n_layers, n)
         Who beats whom in each layer; ties are settled by a fair coin.
 
@@ -247,7 +259,7 @@ def tournament(probabilities: ArrayLike, bits: ArrayLike) -> NDArray[np.float64]
     >>> tournament([0.5, 0.5], [[1, 0]]).tolist()
     [0.75, 0.25]
     """
-    p = real_array("probabilities", probabilities, shape=(None,), at_least=0)
+    p = distribution(probabilities)
     for layer in integer_array("bits", bits, shape=(None, p.size), at_least=0, at_most=1):
         p = p * (1 + layer - (layer * p).sum())
     return p
@@ -277,7 +289,8 @@ def tournament_score(tokens: ArrayLike, keys: Sequence[int], *, width: int = 4) 
     >>> tournament_score([1, 2, 3], [3, 5])
     (nan, 0)
     """
+    secrets = _layers(keys)
     text = integer_array("tokens", tokens, shape=(None,), allow_empty=True, at_least=0)
     places = (width + np.flatnonzero(fresh_contexts(text, width))).tolist()
-    bits = [tournament_bits(keys, text[t - width : t].tolist(), text[t : t + 1]) for t in places]
+    bits = [tournament_bits(secrets, text[t - width : t].tolist(), text[t : t + 1]) for t in places]
     return (float(np.mean(bits)), np.size(bits)) if bits else (float("nan"), 0)
