@@ -2,14 +2,18 @@
 "use strict";
 
 globalThis.look = {
-  /* Formulas, raw TeX, pictures and first-level headings of the page. */
+  /* Formulas, markup that was left as it is, pictures and first-level headings of the page. */
   contents() {
     const raw = [];
     const walker = document.createTreeWalker(document.querySelector("article"), NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) {
       const text = walker.currentNode.data.trim();
       if (walker.currentNode.parentElement.closest("pre, code, script, style, mjx-container")) continue;
-      if (/\\[()[\]]|\$\$|\\begin\{/.test(text)) raw.push(text);
+      if (/\\[()[\]]|[$`]|\\begin\{|\*\*/.test(text)) raw.push(text);
+    }
+    for (const code of document.querySelectorAll("article code")) {
+      // a role between backticks
+      if (/^\{(glue|cite|numref|ref|eq|doc|math|prf)[\w:-]*\}$/.test(code.textContent)) raw.push(code.textContent);
     }
     const formulas = [...document.querySelectorAll(".math")];
     return {
@@ -99,6 +103,13 @@ globalThis.look = {
       .map((e) => [e.tagName.toLowerCase(), ...e.classList].join("."));
     const page = document.documentElement.scrollWidth;
     return page > width ? [`the page is ${page} wide`, ...new Set(found)] : [...new Set(found)];
+  },
+
+  /* Printed results that are cut off at the edge until somebody scrolls. */
+  cutOff() {
+    return [...document.querySelectorAll("article .cell_output pre")]
+      .filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
+      .map((e) => e.textContent.trim().slice(0, 40));
   },
 
   /* Readings and folded answers that the current medium does not show. */

@@ -113,11 +113,32 @@ def test_outputs_that_no_reader_should_meet_are_seen(executed, output, message):
         ("Lines rise.", "Lines rise by $\\varepsilon = 0.5$ each.", "the naked number 0.5"),
         ("Lines rise.", "Lines rise 40 times.", "the naked number 40"),
         ("Lines rise.", "Lines rise by 7 %.", "the naked number 7 %"),
+        ("Lines rise.", "Lines rise like\n$$x^2.$$", "$$ inside a paragraph"),
+        ("Lines rise.", "Lines rise like $$x^2$$ or so.", "$$ inside a paragraph"),
+        ("Lines rise.", "Lines rise like $x^{2$.", "unequal braces: x^{2"),
+        ("Lines rise.", "Lines rise.\n\n$$\n\\left(x^2\n$$", "unequal \\left and \\right"),
+        ("Lines rise.", "Lines rise by $x.", "a dollar sign without its partner"),
+        ("it is plus", "it is `{glue:text}`01_first.ipynb::demo.mean:.2f``", "shows {glue:text} as code"),
+        ("{admonition} Remember", "{admonition} Remember `x`", "a backtick in its title"),
     ],
 )
 def test_edits_against_the_rules_are_seen(executed, old, new, message):
     lines = findings(edited(executed, old, new))
     assert any(message in line for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"The set $\{x : \|x\| < \rho\}$, $\lfloor x\rfloor$, $x \leftarrow y$.",
+        "With\n\n$$\n\\left\\{x\\right.\n\\\\[2pt] y\n$$ (eq-label)\n\nit goes on.",
+        "```{prf:theorem} A name\n:label: thm-x\n\n$$x$$\n```",
+        r"It costs \$5, and `$HOME` is code.",
+        '```bash\necho "$HOME" `date`\n```',
+    ],
+)
+def test_right_markup_passes(text):
+    assert lint.lint_markup(text) == []
 
 
 def test_a_printed_value_that_is_not_the_recorded_one_is_seen(executed):

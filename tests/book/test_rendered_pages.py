@@ -157,7 +157,7 @@ def test_formulas_are_typeset_and_pictures_described(
         nonlocal formulas
         look = page.evaluate("look.contents()")
         formulas += look["set"]
-        found = [f"raw TeX: {text}" for text in look["raw"]]
+        found = [f"raw markup: {text}" for text in look["raw"]]
         found += [f"formula not set: {text}" for text in look["unset"]]
         found += [f"formula with an error: {text}" for text in look["broken"]]
         if look["headings"] != 1:
@@ -252,10 +252,12 @@ def test_text_stands_out_from_its_background(
 
 
 @pytest.mark.browser
-def test_a_phone_never_scrolls_sideways(pages_with_errors: Callable[..., dict[str, Any]]) -> None:
+def test_a_phone_never_scrolls_sideways_and_shows_every_result(
+    pages_with_errors: Callable[..., dict[str, Any]],
+) -> None:
     def check(page: Any) -> list[str]:
         show_both_readings(page)
-        return page.evaluate(f"look.overflowing({PHONE})")
+        return page.evaluate(f"look.overflowing({PHONE})") + page.evaluate("look.cutOff()")
 
     assert not pages_with_errors(check, width=PHONE)
 
@@ -270,7 +272,10 @@ def test_the_looking_itself_sees_faults(window: Callable[..., Any]) -> None:
         <p class="faded" style="color: #000; opacity: 0.5">?</p>
         <pre style="overflow-x: auto"><b style="display: block; width: 900px">scrolls</b></pre>
         <div class="sticks-out" style="width: 500px">wide</div>
-        <p>Some \\(raw\\) TeX.</p> <div class="sd-tab-content" style="display: none">A reading.</div>
+        <div class="cell_output"><pre style="overflow-x: auto"><b style="display: block; width: 900px">cut</b></pre>
+        <pre>whole</pre></div>
+        <p>Some \\(raw\\) TeX.</p> <p>A $<b>z</b>$.</p> <code>{glue:text}</code> <code>{x}</code> <code>a$b</code>
+        <div class="sd-tab-content" style="display: none">A reading.</div>
         </article>"""
     )
     assert [found.split()[1] for found in page.evaluate("look.faint(4.5)")] == [
@@ -280,7 +285,8 @@ def test_the_looking_itself_sees_faults(window: Callable[..., Any]) -> None:
     ]
     assert "div.sticks-out" in page.evaluate(f"look.overflowing({PHONE})")
     assert "b" not in page.evaluate(f"look.overflowing({PHONE})")
-    assert page.evaluate("look.contents().raw") == ["Some \\(raw\\) TeX."]
+    assert page.evaluate("look.contents().raw") == ["Some \\(raw\\) TeX.", "A $", "$.", "{glue:text}"]
+    assert page.evaluate("look.cutOff()") == ["cut"]
     assert page.evaluate("look.hidden()") == ["sd-tab-content: A reading."]
 
 

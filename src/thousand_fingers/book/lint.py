@@ -146,6 +146,41 @@ def lint_prose(
     return [m.group().strip() for m in _NUMBER.finditer(prose) if _is_naked(m.group())]
 
 
+def lint_markup(text: str) -> list[str]:
+    r"""Find what MyST would print instead of reading it, or read as something else.
+
+    None of it makes a build warn: a formula shows its dollars, a quotation its
+    name, a box its fence.
+
+    Parameters
+    ----------
+    text : str
+        MyST Markdown of one cell or page.
+
+    Returns
+    -------
+    list of str
+        One line for each finding.
+
+    Examples
+    --------
+    >>> lint_markup(r"Half of it, $\frac{1}{2$.")
+    ['has a formula with unequal braces: \\frac{1}{2']
+    """
+    problems = [
+        f"has a box with a backtick in its title, which opens no box: {match.group().strip()}"
+        for match in _BROKEN_FENCE.finditer(text)
+    ]
+    text = _OPTION_LINE.sub("", _COMMENT.sub(" ", _without_code_blocks(text)))
+    problems += [
+        f"shows {match['role']} as code: take the backticks around the role away"
+        for match in _ROLE_AS_CODE.finditer(text)
+    ]
+    for paragraph in re.split(r"\n\s*\n", _ROLE.sub(" ", text)):
+        problems += _formula_problems(_INLINE_CODE.sub(" ", paragraph).strip())
+    return problems
+
+
 def lint_quotes(
     text: str, records: Mapping[str, Mapping[str, Record]], here: str, cell: int | None
 ) -> list[str]:
@@ -221,6 +256,7 @@ def lint_chapter(
         label = f"the text {_opening(cell['source'])!r}"
         naked = lint_prose(cell["source"], allowances, used)
         problems += [f"{label} has the naked number {number}" for number in naked]
+        problems += [f"{label} {what}" for what in lint_markup(cell["source"])]
         problems += [f"{label} {what}" for what in lint_quotes(cell["source"], records, file, position)]
     unused = [a.text for a in allowances if a.text not in used]
     problems += [f"the allowance {text!r} is not needed" for text in unused]
@@ -232,7 +268,7 @@ def lint_pages(
     allowances: Iterable[Allowance],
     records: Mapping[str, Mapping[str, Record]],
 ) -> list[str]:
-    """Check the plain Markdown pages for naked numbers and dead quotations.
+    """Check the plain Markdown pages for naked numbers, broken markup and dead quotations.
 
     Parameters
     ----------
@@ -252,6 +288,7 @@ def lint_pages(
         text = page.read_text(encoding="utf-8")
         naked = lint_prose(text, allowances, used)
         problems += [f"{page.name} has the naked number {number}" for number in naked]
+        problems += [f"{page.name} {what}" for what in lint_markup(text)]
         problems += [f"{page.name} {what}" for what in lint_quotes(text, records, page.name, None)]
     unused = [a.text for a in allowances if a.text not in used]
     return problems + [f"the allowance {text!r} of the pages is not needed" for text in unused]
@@ -347,6 +384,26 @@ def _printing_problems(cell: Cell) -> list[str]:
     return problems
 
 
+def _formula_problems(paragraph: str) -> list[str]:
+    """Find the faults in the formulas of one paragraph, freed of code and roles."""
+    problems: list[str] = []
+    if "$$" in _DISPLAYED.sub("", paragraph, count=1):
+        problems.append("has $$ inside a paragraph, where it displays no formula: put empty lines around it")
+        return problems  # what is inside and what outside cannot be told
+    for tex in (match["tex"] for match in _FORMULA.finditer(paragraph)):
+        bare = re.sub(r"\\[\\{}]", " ", tex)  # printed braces and ends of lines
+        for what, opening, closing in (
+            ("braces", r"\{", r"\}"),
+            (r"\left and \right", r"\\left(?![a-z])", r"\\right(?![a-z])"),
+            (r"\begin and \end", r"\\begin\b", r"\\end\b"),
+        ):
+            if len(re.findall(opening, bare)) != len(re.findall(closing, bare)):
+                problems.append(f"has a formula with unequal {what}: {_opening(tex)}")
+    if re.search(r"(?<!\\)\$", _FORMULA.sub(" ", paragraph)):
+        problems.append("has a dollar sign without its partner (an amount of money is written \\$)")
+    return problems
+
+
 def _matches(patterns: Mapping[str, str], text: str) -> list[str]:
     return [what for pattern, what in patterns.items() if re.search(pattern, text)]
 
@@ -356,6 +413,10 @@ def _opening(text: str) -> str:
     return words if len(words) <= 40 else words[:39] + "…"
 
 
+_BROKEN_FENCE = re.compile(r"^[^\S\n]*`{3,}\{[^`\n]*`.*$", re.MULTILINE)
+_ROLE_AS_CODE = re.compile(r"(?<!`)`(?P<role>\{(?:glue|cite|numref|ref|eq|doc|math|prf)[\w:-]*\})`(?!`)")
+_DISPLAYED = re.compile(r"^\s*\$\$.*?\$\$", re.DOTALL)
+_FORMULA = re.compile(r"(?<!\\)(?P<dollars>\${1,2})(?!\$)(?P<tex>.*?)(?<!\\)(?P=dollars)", re.DOTALL)
 _QUOTE = re.compile(r"\{glue(?::\w+)?\}`(?P<target>[^`]+)`")
 _NUMBER = re.compile(
     r"(?<![\w.])[-−]?\d{1,3}(?:(?:,|\{,\}|\\,| )\d{3})+(?:\.\d+)?(?:\s?\\?%)?(?!\w)"  # 1,000
