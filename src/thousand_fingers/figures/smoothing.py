@@ -107,4 +107,4 @@ def two_networks(panels: Sequence[Axes], radii: Floats, curves: Mapping[str, Map
             panel.plot(radii, curve, color=PALETTE[i], ls=DASHES[i], label=name)
         panel.text(0.97, 0.97, words, transform=panel.transAxes, ha="right", va="top")
         panel.set(xlabel="radius", ylabel="certified accuracy", ylim=(0, 1))
-    panels[0].legend(loc="lower left")
+    panels[0].legend(loc="center right", handlelength=1.4)  # its curves end on the left
