@@ -4,6 +4,7 @@ import functools
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -49,6 +50,21 @@ def test_planting_repeats_and_deleting_removes(people):
     assert corpus.owners.tolist() == [mem.NOBODY, mem.NOBODY, 0, 0, 2]
     assert corpus.rows_without({0}).tolist() == [0, 1, 4]
     assert corpus.rows_without([]).size == 5
+
+
+def test_more_people_than_there_are_names_are_refused_not_waited_for():
+    with pytest.raises(ValueError, match="n must be >= 1 and <= 50000, got 200000"):
+        mem.invent_people(200_000, np.random.default_rng(0))
+
+
+def test_a_text_is_not_taken_for_a_list_of_letters(people):
+    with pytest.raises(TypeError, match="background must be a sequence of strings"):
+        mem.plant("a text", people[:1], [1])
+
+
+def test_more_paragraphs_than_there_are_are_refused_by_name():
+    with pytest.raises(ValueError, match="background must be >= 0 and <= 1758, got 2000"):
+        mem.planted_corpus(np.random.default_rng(0), background=2000)
 
 
 @pytest.mark.parametrize("counts", [[1], [1, -1], [1, 1, 1]])
@@ -120,6 +136,16 @@ def test_lists_of_different_length_are_refused_not_truncated():
         mem.extraction_test(lambda texts: texts, ["a"], ["a", "b"])
     with pytest.raises(ValueError, match="returned 1 texts for 2"):
         mem.extraction_test(lambda texts: texts[:1], ["a", "b"], ["a", "b"])
+
+
+def test_columns_of_a_table_are_taken_in_their_order_whatever_their_index_says():
+    table = pd.DataFrame({"prefix": ["a", "b"], "truth": ["x", "y"]}, index=[7, 0])
+    for prefixes, truths in (
+        (table["prefix"], table["truth"]),
+        (table["prefix"].to_numpy(), table["truth"].to_numpy()),
+    ):
+        test = mem.extraction_test(lambda texts: [{"a": "x", "b": "-"}[t] for t in texts], prefixes, truths)
+        assert test.recited == (True, False)
 
 
 def test_nothing_to_test_is_refused():

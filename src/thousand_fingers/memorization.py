@@ -54,6 +54,8 @@ CHARACTERS, NEW_TOKENS = 40, 50
 SECRET_DIGITS = 3
 #: Owner of a text that is about nobody.
 NOBODY = -1
+#: People who can be invented at once: near the last name that Faker knows, waiting for a new one has no end.
+MOST_PEOPLE = 50_000
 
 # --------------------------------------------------------------------------- invented people
 
@@ -94,7 +96,7 @@ def invent_people(n: int, rng: np.random.Generator) -> list[Canary]:
     Parameters
     ----------
     n : int
-        How many; all have different names.
+        How many, at most :data:`MOST_PEOPLE`; all have different names.
     rng : numpy.random.Generator
         Source of all of it.
 
@@ -106,14 +108,14 @@ def invent_people(n: int, rng: np.random.Generator) -> list[Canary]:
     Raises
     ------
     TypeError, ValueError
-        If ``n`` is not a positive integer.
+        If ``n`` is not an integer in this range.
 
     Examples
     --------
     >>> invent_people(1, np.random.default_rng(0))[0].prefix
     'Josh Stanley, phone 960'
     """
-    n = integer("n", n, at_least=1)
+    n = integer("n", n, at_least=1, at_most=MOST_PEOPLE)
     fake = Faker("en_GB")
     fake.seed_instance(int(numpy_generator("rng", rng).integers(2**32)))
     people: dict[str, Canary] = {}
@@ -165,7 +167,8 @@ def plant(background: Sequence[str], people: Sequence[Canary], repetitions: Arra
     Raises
     ------
     TypeError, ValueError
-        If lengths do not match, a count is negative, or the corpus would be empty.
+        If ``background`` is a single string, lengths do not match, a count is negative, or the corpus would be
+        empty.
 
     Examples
     --------
@@ -173,6 +176,8 @@ def plant(background: Sequence[str], people: Sequence[Canary], repetitions: Arra
     >>> corpus.owners.tolist(), corpus.rows_without([0]).tolist()
     ([-1, 0, 0], [0])
     """
+    if isinstance(background, str):
+        raise TypeError("background must be a sequence of strings, got one string")
     counts = integer_array("repetitions", repetitions, shape=(len(people),), at_least=0, allow_empty=True)
     texts = [*background, *(person.text for person, n in zip(people, counts, strict=True) for _ in range(n))]
     if not texts:
@@ -270,10 +275,11 @@ def planted_corpus(
     if len(np.unique(counts)) < len(counts):
         raise ValueError(f"levels must be different, got {list(levels)}")
     per_level = integer("per_level", per_level, at_least=1)
-    background = integer("background", background, at_least=0)
+    paragraphs = load_paragraphs().texts[::2]
+    background = integer("background", background, at_least=0, at_most=len(paragraphs))
     if integer("outsiders", outsiders, at_least=0) and 0 not in counts:
         raise ValueError("outsiders need the level 0")
-    paragraphs, tokenizer = load_paragraphs().texts[::2], book_tokenizer()
+    tokenizer = book_tokenizer()
     chosen = rng.choice(len(paragraphs), size=background, replace=False)
     texts = [tokenizer.decode(tokenizer.encode(paragraphs[i]).ids[:36]) for i in chosen]
     repetitions = np.repeat(counts, per_level + outsiders * (counts == 0))
@@ -397,6 +403,7 @@ def extraction_test(
     """
     if isinstance(prefixes, str) or isinstance(truths, str):
         raise TypeError("prefixes and truths must be sequences of strings, got one string")
+    prefixes, truths = list(prefixes), list(truths)  # columns of tables and arrays have no truth value
     if not prefixes or len(prefixes) != len(truths):
         raise ValueError(
             f"prefixes and truths must be equally many, and at least one, got {len(prefixes)} and {len(truths)}"
