@@ -99,8 +99,8 @@ def knowledge(
     for i, (name, rates) in enumerate(curves.items()):
         panels[1].plot(clues, rates, color=PALETTE[i], marker=MARKERS[i], ls=DASHES[i], label=name)
     panels[1].set(xlabel="known ratings (films)", ylabel="share unique", ylim=(-0.03, 1.03))
-    for panel in panels:
-        panel.legend(loc="best")
+    panels[0].legend(loc="best")
+    panels[1].legend(loc="upper right", bbox_to_anchor=(1, 0.95))  # between the curves
 
 
 def conditions(

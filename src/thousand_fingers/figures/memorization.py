@@ -87,9 +87,10 @@ def _with_seeds(
     )
 
 
-def _chance_line(ax: Axes, mean: float, highest: float) -> None:
+def _chance_line(ax: Axes, mean: float, highest: float, side: str = "right") -> None:
     ax.axhline(mean, color="grey", ls=":", lw=1.2)
-    ax.text(0.98, mean - 0.15, "chance", fontsize=9, ha="right", va="top", transform=ax.get_yaxis_transform())
+    x = {"left": 0.02, "right": 0.98}[side]
+    ax.text(x, mean - 0.15, "chance", fontsize=9, ha=side, va="top", transform=ax.get_yaxis_transform())
     ax.axhline(highest, color="grey", ls="-", lw=0.8)
     ax.text(0.02, highest + 0.12, "first of all", fontsize=9, transform=ax.get_yaxis_transform())
     ax.set_ylim(0, highest + 1)
@@ -130,7 +131,7 @@ def sizes(
     panels[0].set(ylabel="records recited word for word", ylim=(-0.04, 1.06))
     panels[0].legend(loc="upper left")
     panels[1].set_ylabel("mean exposure (bits)")
-    _chance_line(panels[1], chance, highest)
+    _chance_line(panels[1], chance, highest, side="left")
 
 
 def contexts(
@@ -148,8 +149,8 @@ def contexts(
     ):
         for i, (name, values) in enumerate(series.items()):
             _with_seeds(panel, x, values, name, i, (0.0, highest))
-        panel.set_xlabel("tokens that are shown")
-    panels[0].set(ylabel="records recited", ylim=(-0.04, 1.3))
+        panel.set(xlabel="tokens that are shown", xticks=x)
+    panels[0].set(ylabel="records recited", ylim=(-0.04, 1.3), yticks=np.arange(0, 1.1, 0.2))
     panels[1].set(ylabel="mean exposure (bits)", ylim=(0, 13))
     panels[2].set(ylabel="of ten tokens, guessed right", ylim=(0, 1.0))
     for panel in panels:
