@@ -757,3 +757,149 @@ def test_a_label_below_zero_is_refused_and_not_passed_over_in_silence(engine: st
         per_example_gradients(model, images, labels)
     with pytest.raises(IndexError, match="-100 is out of bounds"):
         cross_entropies(torch.zeros(2, 3), torch.tensor([0, -100]))
+
+
+# --------------------------------------------------------------------------- what the books would miss
+
+
+class Reads(nn.Module):
+    """A layer whose weight ``forward`` reads once more, or only reads."""
+
+    def __init__(self, only: bool) -> None:
+        super().__init__()
+        self.layer = redrawn(nn.Linear(6, 6).double())
+        self.only = only
+
+    def forward(self, images: Tensor) -> Tensor:
+        entered = images.flatten(1)
+        if self.only:
+            return functional.linear(entered, self.layer.weight, self.layer.bias)
+        return functional.linear(torch.tanh(self.layer(entered)), self.layer.weight.T)
+
+
+@pytest.mark.parametrize("only", [True, False])
+def test_a_weight_that_is_read_outside_its_layer_is_refused_by_the_fast_engine_only(only: bool) -> None:
+    model, (images, labels) = Reads(only), batch()
+    found = clipped_sum(model, images, labels, max_grad_norm=0.3, engine="textbook")
+    assert distance(found, clipped_by_loop(model, images, labels, 0.3)) < 1e-13
+    with pytest.raises(ValueError, match=r"'layer.weight' is used outside its layer; use engine='textbook'"):
+        clipped_sum(model, images, labels, max_grad_norm=0.3)
+
+
+def test_a_loss_with_a_penalty_on_the_weights_is_refused() -> None:
+    model, (images, labels) = mlp([6, 3], generator=seeded()), batch()
+    with pytest.raises(ValueError, match=r"'1.weight' is used outside its layer"):
+        clipped_sum(
+            model, images, labels, max_grad_norm=0.3,
+            loss=lambda out, y: cross_entropies(out, y) + (model[1].weight ** 2).sum(),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", ["what comes out", "what goes in"])
+@both_engines
+def test_a_hook_of_the_user_counts(changes: str, engine: str) -> None:
+    model, (images, labels) = mlp([6, 5, 3], generator=seeded()), batch()
+    if changes == "what comes out":
+        model[1].register_forward_hook(lambda _layer, _entered, output: 3 * output)
+    else:
+        model[1].register_forward_pre_hook(lambda _layer, entered: (2 * entered[0],))
+    found = clipped_sum(model, images, labels, max_grad_norm=0.3, engine=engine)
+    assert distance(found, clipped_by_loop(model, images, labels, 0.3)) < 1e-12
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_a_weight_that_is_made_of_others_is_left_to_the_textbook_engine() -> None:
+    layer = nn.utils.weight_norm(redrawn(nn.Linear(6, 3).double()))
+    model, (images, labels) = nn.Sequential(nn.Flatten(), layer), batch()
+    found = clipped_sum(model, images, labels, max_grad_norm=0.3, engine="textbook")
+    assert distance(found, clipped_by_loop(model, images, labels, 0.3)) < 1e-12
+    with pytest.raises(ValueError, match=r"layer '1' \(Linear\); use engine='textbook'"):
+        clipped_sum(model, images, labels, max_grad_norm=0.3)
+
+
+class PositionsFirst(nn.Module):
+    """A linear layer over positions, whose first axis is not that of the examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = redrawn(nn.Linear(3, 4).double()), redrawn(nn.Linear(8, 3).double())
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = torch.tanh(self.inner(images.transpose(0, 1)))
+        return self.out(hidden.transpose(0, 1).flatten(1))
+
+
+@pytest.mark.parametrize("n", [1, 2, 12])
+def test_positions_are_not_taken_for_examples_even_where_there_are_as_many(n: int) -> None:
+    model, (images, labels) = PositionsFirst(), batch(n)  # two positions each
+    found = clipped_sum(model, images, labels, max_grad_norm=0.3, engine="textbook")
+    assert distance(found, clipped_by_loop(model, images, labels, 0.3)) < 1e-12
+    with pytest.raises(ValueError, match=r"'inner' does not see one row per example; use engine='textbook'"):
+        clipped_sum(model, images, labels, max_grad_norm=0.3)
+
+
+class Blind(nn.Module):
+    """Its first layer stands where no gradient is taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blind, self.out = redrawn(nn.Linear(6, 4).double()), redrawn(nn.Linear(4, 3).double())
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            hidden = self.blind(images.flatten(1))
+        return self.out(hidden)
+
+
+@both_engines
+def test_a_layer_without_gradient_gets_zeros(engine: str) -> None:
+    model, (images, labels) = Blind(), batch()
+    found = clipped_sum(model, images, labels, max_grad_norm=0.3, engine=engine)
+    assert distance(found, clipped_by_loop(model, images, labels, 0.3)) < 1e-12
+    nothing = clipped_sum(
+        model, images, labels, max_grad_norm=0.3, engine=engine, loss=lambda out, _: out.detach().sum(1)
+    )
+    assert not any(total.any() for total in nothing.values())
+
+
+@both_engines
+def test_groups_of_channels_are_kept_apart_where_a_filter_has_one_place(engine: str) -> None:
+    convolution = nn.Conv2d(4, 6, (2, 3), groups=2)
+    model = redrawn(nn.Sequential(convolution, nn.Flatten(), nn.Linear(6, 3)).double())
+    images, labels = batch(shape=(4, 2, 3))
+    found = clipped_sum(model, images, labels, max_grad_norm=0.3, engine=engine)
+    assert distance(found, clipped_by_loop(model, images, labels, 0.3)) < 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@both_engines
+def test_half_precision_is_refused(dtype: torch.dtype, engine: str) -> None:
+    """Rounding a sum of many to eleven bits moves it by more than one example may."""
+    images, labels = batch()
+    with pytest.raises(TypeError, match=f"trainable weights must be .* got {dtype}"):
+        clipped_sum(
+            mlp([6, 3], generator=seeded()).to(dtype), images.to(dtype), labels,
+            max_grad_norm=1.0, engine=engine,
+        )  # fmt: skip
+
+
+@both_engines
+def test_weights_of_two_types_and_batches_that_are_no_tensors_are_refused(engine: str) -> None:
+    model, (images, labels) = mlp([6, 5, 3], generator=seeded()), batch()
+    for name, wrong in {"images": (images.numpy(), labels), "labels": (images, labels.numpy())}.items():
+        with pytest.raises(TypeError, match=f"{name} must be a torch.Tensor, got ndarray"):
+            clipped_sum(model, *wrong, max_grad_norm=1.0, engine=engine)
+    model[3].float()
+    with pytest.raises(TypeError, match=r"got torch.float32, torch.float64"):
+        clipped_sum(model, images, labels, max_grad_norm=1.0, engine=engine)
+
+
+@pytest.mark.parametrize(
+    "wild", [{"noise_multiplier": 1e308}, {"learning_rate": 1e308, "noise_multiplier": 99.0}]
+)
+def test_weights_that_overflow_are_an_error_and_not_a_model(wild: dict[str, float]) -> None:
+    good = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 1.0}
+    with pytest.raises(ValueError, match=r"weights are not finite after step [12]: lower learning_rate"):
+        train_private(
+            mlp([6, 3], generator=seeded()), *batch(), batch_size=6, steps=4, generator=seeded(), **{**good, **wild}
+        )  # fmt: skip

@@ -30,6 +30,7 @@ ENGINES = ("bookkeeping", "textbook")
 SAMPLINGS = ("poisson", "shuffle")
 NON_FINITE = ("refuse", "zero")
 _NO_LABEL = -(2**62)  # a class that nobody has
+_PRECISE = (torch.float32, torch.float64)
 
 
 class NonFiniteGradient(ValueError):  # noqa: N818 - it is the refusal, not a mistake
@@ -412,7 +413,7 @@ def train_private(
     torch_generator("generator", generator)
     parameters = _trainable(model)
     batches = _batches(n, batch_size, sampling, generator)
-    for _ in range(steps):
+    for step in range(1, steps + 1):
         batch = next(batches)
         gradient = private_gradient(
             model,
@@ -430,6 +431,11 @@ def train_private(
         with torch.no_grad():
             for name, parameter in parameters.items():
                 parameter.sub_(gradient[name], alpha=learning_rate)
+        if not all(parameter.isfinite().all() for parameter in parameters.values()):
+            raise ValueError(
+                f"the weights are not finite after step {step}: lower learning_rate, {learning_rate}, or the noise, "
+                f"{noise_multiplier} times {max_grad_norm}"
+            )
     return PrivateTraining(n, batch_size, steps, noise_multiplier, max_grad_norm, sampling)
 
 
@@ -503,9 +509,11 @@ def _bookkeeping_sum(
     calls: list[_Call] = []
     with torch.enable_grad(), _recording(model, calls):
         losses = _checked_losses(loss(model(images), labels), len(images))
+    _refuse_other_uses(model, losses, calls)
+    _refuse_another_first_axis(model, images, calls)
     summed = {name: torch.zeros_like(p, requires_grad=False) for name, p in _trainable(model).items()}
-    returned: tuple[Tensor | None, ...] = ()
-    if calls:
+    returned: tuple[Tensor | None, ...] = (None,) * len(calls)
+    if losses.requires_grad:
         edges = [call.left for call in calls]
         returned = torch.autograd.grad(losses.sum(), edges, allow_unused=True)
     books = []
@@ -548,7 +556,7 @@ class _Book:
         else:  # (n, one group, features, positions)
             self.inputs = entered.reshape(n, 1, -1, entered.shape[-1]).transpose(2, 3)
             self.returned = back.reshape(n, 1, -1, back.shape[-1]).transpose(2, 3)
-        self.single = self.inputs.shape[-1] == 1
+        self.single = self.inputs.shape[-1] == 1 and self.inputs.shape[1] == 1
         self.weights: Tensor | None = None
 
     def squared_norms(self) -> Tensor:
@@ -590,13 +598,16 @@ def _recording(model: nn.Module, calls: list[_Call]) -> Iterator[None]:
 
     def note(name: str) -> Callable[[nn.Module, Any, dict[str, Any], Tensor], None]:
         def hook(layer: nn.Module, arguments: Any, named: dict[str, Any], output: Tensor) -> None:
+            if not output.requires_grad:  # under no_grad: the loss does not depend on this layer
+                return
             entered = (arguments[0] if arguments else named["input"]).detach()
             calls.append(_Call(name, layer, entered, entered._version, get_gradient_edge(output)))
 
         return hook
 
+    # First of all hooks: another one may change the output, and the books are about the layer's own.
     handles = [
-        layer.register_forward_hook(note(name), with_kwargs=True)
+        layer.register_forward_hook(note(name), with_kwargs=True, prepend=True)
         for name, layer in model.named_modules()
         if any(p.requires_grad for p in layer.parameters(recurse=False))
     ]
@@ -632,7 +643,8 @@ def _refuse_unknown_layers(model: nn.Module) -> None:
         known = type(layer) is nn.Linear or (
             type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
         )
-        if not known:
+        # Other parameters of its own, such as those of torch.nn.utils.weight_norm, make the weight anew each time.
+        if not known or not {n for n, _ in layer.named_parameters(recurse=False)} <= {"weight", "bias"}:
             raise ValueError(
                 f"the book-keeping engine knows nn.Linear and nn.Conv2d with zero padding in numbers, not layer "
                 f"{name!r} ({type(layer).__name__}); use engine='textbook'"
@@ -643,6 +655,46 @@ def _refuse_unknown_layers(model: nn.Module) -> None:
                     f"layers {seen[id(parameter)]!r} and {name!r} share weights; use engine='textbook'"
                 )
             seen[id(parameter)] = name
+
+
+def _refuse_other_uses(model: nn.Module, losses: Tensor, calls: list[_Call]) -> None:
+    """Raise if the loss depends on a weight otherwise than by the recorded uses of its layer.
+
+    A weight that ``forward`` or the loss reads by itself leaves no note in the books: its gradient would be too
+    small, and in silence. Every use is an edge of the graph to the node that stands for the weight.
+    """
+    edges: dict[int, int] = {}
+    seen: set[Any] = set()
+    waiting: list[Any] = [losses.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        for following, _ in () if node is None else node.next_functions:
+            if hasattr(following, "variable"):
+                edges[id(following.variable)] = edges.get(id(following.variable), 0) + 1
+            elif following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    noted = {id(parameter) for call in calls for parameter in call.layer.parameters(recurse=False)}
+    for name, parameter in _trainable(model).items():
+        if edges.get(id(parameter), 0) > (id(parameter) in noted):
+            raise ValueError(f"{name!r} is used outside its layer; use engine='textbook'")
+
+
+def _refuse_another_first_axis(model: nn.Module, images: Tensor, calls: list[_Call]) -> None:
+    """Raise if a linear layer's first axis is not that of the examples, though it happens to be as long.
+
+    With positions first, the books would take them for examples. One example alone tells the two apart.
+    """
+    if len(images) == 1 or not any(
+        call.entered.dim() > 2 and type(call.layer) is nn.Linear for call in calls
+    ):
+        return
+    alone: list[_Call] = []
+    with torch.enable_grad(), _recording(model, alone):
+        model(images[:1])
+    for call in alone:
+        if len(call.entered) != 1:
+            raise ValueError(f"layer {call.name!r} does not see one row per example; use engine='textbook'")
 
 
 # --------------------------------------------------------------------------- helpers
@@ -700,7 +752,16 @@ def _check_model_and_batch(model: nn.Module, images: Tensor, labels: Tensor, los
     parameters = _trainable(model)
     if not parameters:
         raise ValueError("model must have a parameter that requires a gradient")
-    dtype = next(iter(parameters.values())).dtype
+    dtypes = {parameter.dtype for parameter in parameters.values()}
+    dtype = next(iter(dtypes))
+    if len(dtypes) > 1 or dtype not in _PRECISE:
+        raise TypeError(
+            "trainable weights must be all torch.float32 or all torch.float64, got "
+            f"{', '.join(sorted(map(str, dtypes)))}: with fewer digits, rounding alone can move the sum by more than C"
+        )
+    for name, tensor in (("images", images), ("labels", labels)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
     if images.dtype != dtype:
         raise TypeError(f"images must be {dtype} like the weights, got {images.dtype}")
     if labels.shape[:1] != images.shape[:1]:
