@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import tracemalloc
@@ -402,13 +403,15 @@ def test_the_result_carries_no_graph_and_memory_does_not_grow(attack):
     assert not found.requires_grad
     assert found.grad_fn is None
     tracemalloc.start()
-    for i in range(60):
-        found = attack(model, found.detach(), labels)
-        if i == 10:
-            early = tracemalloc.get_traced_memory()[0]
-    late = tracemalloc.get_traced_memory()[0]
+    readings = []
+    for _ in range(3):
+        for _ in range(20):
+            found = attack(model, found.detach(), labels)
+        gc.collect()
+        readings.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
-    assert late - early < 20_000
+    # What leaks grows each time; what another thread keeps, or a first call, does so once.
+    assert np.diff(readings).min() < 20 * 400
 
 
 @pytest.mark.case("ROB-23")

@@ -184,9 +184,8 @@ class Hierarchy:
                     f"level {height} must label {len(self.leaves)} leaves, got {len(labels)} labels"
                 )
             for leaf, label in zip(self.leaves, labels, strict=True):
-                if not isinstance(
-                    label, str
-                ):  # a missing label would put its leaf into somebody else's group
+                # A missing label would put its leaf into somebody else's group.
+                if not isinstance(label, str):
                     raise TypeError(f"level {height} must label {leaf!r} with a text, got {label!r}")
         for height in range(2, len(self.levels) + 1):
             parent: dict[str, str] = {}

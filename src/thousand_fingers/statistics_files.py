@@ -267,9 +267,8 @@ def _checked(path: Path, where: str, field: str, values: Any, length: int | None
 
 def _possible(path: Path, where: str, field: str, values: NDArray[Any]) -> NDArray[Any]:
     """Refuse numbers that cannot be what the field says."""
-    values = (
-        values if field == "tokens" else values.astype(np.float64)
-    )  # half precision cannot hold the limits
+    if field != "tokens":  # half precision cannot hold the limits
+        values = values.astype(np.float64)
     if not np.isfinite(values).all():
         raise FileRefusedError(path, f"{where}: {field} holds {values[~np.isfinite(values)][0]}")
     if field == "tokens":
