@@ -309,10 +309,11 @@ def _halved(ask: Ask, high: Floats, low: Floats, steps: int, *, asked: int) -> B
     centre = crossings.mean(axis=0)
     d = centre.size
     spread = crossings - centre
-    rank = int(np.linalg.matrix_rank(spread, tol=1e-9 * np.abs(spread).max()))
+    _, sizes, axes = np.linalg.svd(spread, full_matrices=False)
+    rank = int((sizes > 1e-9 * np.abs(spread).max()).sum())
     if rank < d - 1:
         raise ValueError(f"the segments cross the boundary in points of rank {rank}, but {d - 1} are needed")
-    normal = np.linalg.svd(spread, full_matrices=False)[2][-1]
+    normal = axes[-1]
     normal *= np.sign(towards @ normal)
     return Boundary(normal, float(-centre @ normal), asked + steps * len(high))
 
