@@ -14,8 +14,8 @@ import pytest
 
 from thousand_fingers.book.execute import execute
 from thousand_fingers.book.freshness import State
-from thousand_fingers.book.project import BookError, Project
-from thousand_fingers.book.run import check_cluster_address, cluster, run
+from thousand_fingers.book.project import BookError, Chapter, Project
+from thousand_fingers.book.run import Listener, check_cluster_address, cluster, run
 from thousand_fingers.book.timings import Timings
 
 
@@ -111,6 +111,22 @@ def test_memory_heavy_chapters_never_run_side_by_side(tmp_path, needs, together)
     with CountingPool() as pool:
         assert [o.state for o in run_all(project, executor=pool)] == ["executed", "executed"]
     assert pool.most == together
+
+
+def test_the_memory_heavy_chapters_form_a_chain_that_starts_at_once(tmp_path):
+    project = demo.make_project(tmp_path / "book")
+    for file in ("02_second.ipynb", "03_third.ipynb"):
+        heavy = demo.notebook(file)
+        heavy["metadata"]["thousand_fingers"] = {"memory": "heavy"}
+        demo.write_notebook(project, file, heavy)
+    started: list[str] = []
+
+    class Recording(Listener):
+        def started(self, chapter: Chapter, why: list[str]) -> None:
+            started.append(chapter.path.name[:2])
+
+    run_all(project, jobs=1, listener=Recording())
+    assert started == ["02", "03", "01"]
 
 
 def test_a_chapter_that_cannot_start_is_named_and_the_others_run(tmp_path):

@@ -117,12 +117,14 @@ def run(
         else:
             outcomes[chapter.name] = Outcome(chapter, "fresh", [])
             listener.finished(outcomes[chapter.name])
-    # Longest first, so that the last worker to finish does not finish alone.
-    waiting.sort(key=lambda item: -timings.seconds(item[0].key(scale, variant)))
+    # The memory-heavy ones wait for each other, so their chain starts at once; then the longest first, so that
+    # the last worker to finish does not finish alone.
+    waiting.sort(key=lambda item: (not item[1].heavy, -timings.seconds(item[0].key(scale, variant))))
     interrupt = Interrupt()
     pool = executor or ThreadPoolExecutor(max_workers=jobs)
     try:
-        for chapter, execution, why in _completed(pool, executor is None, waiting, interrupt, listener):
+        workers = jobs if executor is None else None
+        for chapter, execution, why in _completed(pool, workers, waiting, interrupt, listener):
             outcomes[chapter.name] = _keep(
                 project, state, timings, chapter, execution, scale, variant, why, inputs[chapter.name]
             )
@@ -138,19 +140,22 @@ def run(
 
 def _completed(
     pool: Executor,
-    local: bool,
+    workers: int | None,
     waiting: list[tuple[Chapter, Job, list[str]]],
     interrupt: Interrupt,
     listener: Listener,
 ) -> Iterator[tuple[Chapter, Execution, list[str]]]:
-    """Submit everything, memory-heavy chapters one after another; yield as they finish."""
-    light = [item for item in waiting if not item[1].heavy]
-    heavy = [item for item in waiting if item[1].heavy]
+    """Submit in the given order, memory-heavy chapters one after another; yield as they finish.
+
+    Local ``workers`` are handed a chapter when they are free for it; somebody else's executor (None) gets
+    all that may run at once.
+    """
+    waiting = list(waiting)
     running: dict[Future[Execution], tuple[Chapter, Job, list[str]]] = {}
 
     def submit(item: tuple[Chapter, Job, list[str]]) -> None:
         chapter, job, why = item
-        if local:
+        if workers is not None:
 
             def work() -> Execution:
                 listener.started(chapter, why)
@@ -161,20 +166,26 @@ def _completed(
             listener.started(chapter, why)
             running[pool.submit(execute, job)] = item
 
-    for item in heavy[:1] + light:
-        submit(item)
-    heavy = heavy[1:]
+    def submit_what_may_run() -> None:
+        for item in list(waiting):
+            if len(running) == workers:
+                return
+            if item[1].heavy and any(job.heavy for _, job, _ in running.values()):
+                continue
+            waiting.remove(item)
+            submit(item)
+
+    submit_what_may_run()
     while running:
         done, _ = wait(running, return_when=FIRST_COMPLETED)
         for future in done:
             chapter, job, why = running.pop(future)
-            if heavy and job.heavy:
-                submit(heavy.pop(0))
             try:
                 execution = future.result()
             except BookError as error:  # refused before a cell ran: the others go on
                 execution = Execution(job.name, b"", 0.0, 0, "", Failure(0, "", str(error), ""))
             yield chapter, execution, why
+        submit_what_may_run()
 
 
 def _keep(
