@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import tomllib
 from pathlib import Path
@@ -13,8 +14,15 @@ from matplotlib.figure import Figure
 
 from thousand_fingers.error_zone import ez_scores, token_statistics
 from thousand_fingers.figures import error_zone as draw
-from thousand_fingers.language_model import Architecture, LanguageModel, generate, token_table
+from thousand_fingers.language_model import (
+    Architecture,
+    LanguageModel,
+    generate,
+    token_table,
+    train_language_model,
+)
 from thousand_fingers.long_runs import error_zone as long_runs
+from thousand_fingers.lora import LoraModel
 from thousand_fingers.roc import non_members_needed, roc_curve
 
 SIZES = Architecture(vocabulary=300, width=24, layers=2, heads=2, kv_heads=1, hidden=64)
@@ -90,19 +98,21 @@ def tiny_run(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
 
 
 RUNS = [
-    {"rank": 0, "learning_rate": 0.01, "read": [1, 2]},
-    {"rank": 4, "learning_rate": 0.01, "read": [2]},
-    {"rank": 4, "learning_rate": 0.001, "read": [2]},
+    {"deal": 0, "rank": 0, "learning_rate": 0.01, "read": [1, 2]},
+    {"deal": 0, "rank": 4, "learning_rate": 0.01, "read": [2]},
+    {"deal": 0, "rank": 4, "learning_rate": 0.001, "read": [2]},
+    {"deal": 1, "rank": 4, "learning_rate": 0.01, "read": [2]},
 ]
 
 
-@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("part", [0, 1, 3])
 def test_a_run_learns_the_members_only_and_leaves_the_model_for_the_next(tiny_run, part) -> None:
     before = {name: weight.clone() for name, weight in tiny_run.state_dict().items()}
     untouched = [long_runs.reference(p, texts_per_part=8)["log_probabilities"] for p in (0, 1)]
     found = long_runs.finetuned(part, runs=RUNS, epochs=2, batch_size=4)
     gain = found["log_probabilities"][1] - np.concatenate(untouched)
-    assert gain[:8].mean() > max(0.01, gain[8:].mean())
+    members = np.arange(16) // 8 == RUNS[part]["deal"]
+    assert gain[members].mean() > max(0.01, gain[~members].mean())
     assert all(torch.equal(weight, before[name]) for name, weight in tiny_run.state_dict().items())
     again = long_runs.finetuned(part, runs=RUNS, epochs=2, batch_size=4)
     for name, array in found.items():
@@ -126,14 +136,76 @@ def test_a_larger_step_learns_more(tiny_run) -> None:
     assert large > small
 
 
-@pytest.mark.parametrize("part", [-1, 3, 1.0])
+@pytest.mark.parametrize("part", [0, 1, 3])
+def test_an_epoch_of_a_run_is_the_training_of_the_library(tiny_run, part) -> None:
+    run = RUNS[part] | {"read": [1]}
+    found = long_runs.finetuned(0, runs=[run], epochs=1, batch_size=4)
+    model, deal = copy.deepcopy(tiny_run), run["deal"]
+    if run["rank"]:
+        adapters = torch.Generator().manual_seed(2 * deal + 1)
+        model = LoraModel(tiny_run, rank=4, generator=adapters)
+    _, table = long_runs._model_and_table()
+    history = train_language_model(
+        model,
+        table,
+        rows=range(8 * deal, 8 * deal + 8),
+        epochs=1,
+        batch_size=4,
+        learning_rate=run["learning_rate"],
+        generator=torch.Generator().manual_seed(2 * deal + 2),
+        warm_up=0.0,
+    )
+    said = token_statistics(model, table)
+    np.testing.assert_allclose(found["log_probabilities"][0], said.log_probabilities, rtol=1e-6)
+    np.testing.assert_allclose(found["losses"].mean(), history.losses[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4])
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_run_that_is_begun_again_is_the_beginning_of_the_long_one(tiny_run, part, steps) -> None:
+    whole = long_runs.finetuned(part, runs=RUNS, epochs=2, batch_size=4)
+    assert whole["losses"].shape == (4,)
+    begun = long_runs.finetuned(part, runs=RUNS, epochs=2, batch_size=4, steps=steps)
+    for name, array in begun.items():
+        assert array.dtype == whole[name].dtype
+        assert array.shape[1:] == whole[name].shape[1:]
+        np.testing.assert_array_equal(array, whole[name][: len(array)], strict=True)
+    assert len(begun["losses"]) == steps
+    assert len(begun["correct"]) < 2
+
+
+def test_stored_adapters_say_what_the_run_said_but_for_their_rounding(tiny_run, monkeypatch) -> None:
+    kept = long_runs.adapter(0, run=RUNS[1], epochs=2, batch_size=4)
+    whole = long_runs.finetuned(1, runs=RUNS, epochs=2, batch_size=4)
+    np.testing.assert_array_equal(kept["losses"], whole["losses"])
+    assert kept["weights"].dtype == np.float16
+    monkeypatch.setattr(long_runs, "load_artefact", lambda name: {"weights": kept["weights"][None]})
+    said = [long_runs.adapted(part, rank=4, texts_per_part=8) for part in (0, 1)]
+    together = np.concatenate([part["log_probabilities"] for part in said])
+    np.testing.assert_allclose(together, whole["log_probabilities"][1], atol=0.01)
+    assert (
+        np.abs(
+            together - long_runs.finetuned(2, runs=RUNS, epochs=2, batch_size=4)["log_probabilities"][1]
+        ).max()
+        > 0.05
+    )
+
+
+def test_a_run_that_is_only_begun_leaves_no_adapters(tiny_run) -> None:
+    begun = long_runs.adapter(0, run=RUNS[1], epochs=2, batch_size=4, steps=3)
+    assert begun["weights"].shape == (0,)
+    assert begun["losses"].shape == (3,)
+
+
+@pytest.mark.parametrize("part", [-1, 4, 1.0])
 def test_a_run_that_does_not_exist_is_refused(tiny_run, part) -> None:
     with pytest.raises((TypeError, ValueError), match="part"):
         long_runs.finetuned(part, runs=RUNS, epochs=2, batch_size=4)
 
 
-def test_no_document_is_on_both_sides_and_enough_different_ones_are_on_the_other() -> None:
-    chosen = long_runs.documents()
+@pytest.mark.parametrize("deal", [0, 1])
+def test_no_document_is_on_both_sides_and_enough_different_ones_are_on_the_other(deal: int) -> None:
+    chosen = long_runs.documents(deal)
     assert chosen.texts == long_runs.documents().texts
     assert all(90 <= len(text) <= 100 for text in chosen.texts)
     ours, others = (
@@ -143,6 +215,12 @@ def test_no_document_is_on_both_sides_and_enough_different_ones_are_on_the_other
     assert len(ours) == 64
     assert not ours & others
     assert len(others) >= non_members_needed(0.05)
+
+
+def test_a_document_is_a_member_in_one_deal_only() -> None:
+    assert not (long_runs.documents().members & long_runs.documents(deal=1).members).any()
+    with pytest.raises(ValueError, match="deal must be >= 0 and <= 3"):
+        long_runs.documents(deal=4)
 
 
 # --------------------------------------------------------------------------- drawings
@@ -156,7 +234,11 @@ def test_every_drawing_shows_its_data_and_labels_its_axes() -> None:
         draw.tokens: (2, {"a member": (words, d, right), "another": (words, -d, right)}),
         draw.estimates: (2, {"EZ": estimate, "loss": estimate}, ("area", "found")),
         draw.epochs: (2, [1, 2], {"EZ": [0.8, 0.9]}, {"on members": [3.0, 2.0]}),
-        draw.learned: (2, {"tiny": {"all": ([3.0, 2.0], [0.8, 0.9])}, "real": {"all": ([3.0], [0.9])}}),
+        draw.learned: (
+            2,
+            {"tiny": {"all": ([3.0, 2.0], [0.8, 0.9])}, "real": {"all": ([3.0], [0.9])}},
+            {"real": {"all": ([2.9], [0.8])}},
+        ),
         draw.references: (2, {"EZ": {"base": estimate, "domain": estimate}}, ("area", "found")),
         draw.filters: (1, {"loss": (x, 1 - x / 2)}, 0.3),
     }
@@ -179,6 +261,15 @@ def test_a_wrong_token_is_told_apart_by_colour_and_by_hatch() -> None:
     assert first.get_facecolor() != second.get_facecolor()
     assert (first.get_hatch() or "") != second.get_hatch()
     assert [bar.get_height() for bar in panels[0].patches] == [1.0, -1.0]
+
+
+def test_a_repetition_has_the_colour_of_what_it_repeats_and_hollow_markers() -> None:
+    (panel,) = Figure().subplots(1, 1, squeeze=False)[0]
+    draw.learned([panel], {"bed": {"all": ([3.0], [0.9])}}, {"bed": {"all": ([2.9], [0.8])}})
+    first, second = panel.get_lines()
+    assert first.get_color() == second.get_color()
+    assert second.get_markerfacecolor() == "none" != first.get_markerfacecolor()
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["all"]
 
 
 def test_a_row_of_estimates_reaches_from_low_to_high() -> None:

@@ -7,6 +7,7 @@ that the chapter has computed, and draws them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -99,14 +100,22 @@ def epochs(
     panels[1].set_ylabel("mean loss (nats per token)")
 
 
-def learned(panels: Sequence[Axes], beds: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]]) -> None:
+def learned(
+    panels: Sequence[Axes],
+    beds: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]],
+    again: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]],
+) -> None:
     """Draw the area of an attack against how far the loss on the members has fallen.
 
-    ``beds`` maps the title of a panel to ways of training, each with losses and areas after some epochs.
+    ``beds`` maps the title of a panel to ways of training, each with losses and areas after some epochs;
+    ``again`` holds the same of a repetition, where there is one, which gets hollow markers.
     """
     for panel, (title, series) in zip(panels, beds.items(), strict=True):
-        for i, (name, (losses, areas)) in enumerate(series.items()):
-            panel.plot(losses, areas, color=PALETTE[i], ls=DASHES[i], marker=MARKERS[i], ms=7, label=name)
+        for i, (name, points) in enumerate(series.items()):
+            style: dict[str, Any] = {"color": PALETTE[i], "ls": DASHES[i], "marker": MARKERS[i], "ms": 7}
+            panel.plot(*points, **style, label=name)
+            if title in again:
+                panel.plot(*again[title][name], **style, mfc="none", lw=0.9)
         panel.invert_xaxis()
         panel.set_title(title, fontsize=10)
         panel.set(xlabel="mean loss on members (nats per token)", ylabel="area under the curve of EZ")
