@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -21,11 +22,11 @@ def stored():
 
 
 def rows():
-    return [(part, row, *what) for part in range(4) for row, what in enumerate(runs.rows_of(part))]
+    return [(part, row, *what) for part in range(7) for row, what in enumerate(runs.rows_of(part))]
 
 
 def test_every_stored_text_keeps_the_promise_of_the_theorem(stored):
-    """Not below the bound on the mean by more than chance allows: four standard deviations over 72 texts."""
+    """Not below the bound on the mean by more than chance allows: four standard deviations over 128 texts."""
     for part, row, _, _, mark in rows():
         if mark.logit_bias == 0:
             continue
@@ -37,12 +38,26 @@ def test_every_stored_text_keeps_the_promise_of_the_theorem(stored):
 
 def test_stored_texts_have_the_words_of_the_model_only(stored):
     tokens = stored["tokens"]
-    assert tokens.shape == (4, 24, 200)
+    assert tokens.shape == (7, 24, 200)
     assert tokens.min() >= 3  # nothing that begins or ends a text
     assert tokens.max() < runs.VOCABULARY
     assert (stored["entropy"] >= 0).all()
     assert (stored["log_probability"] <= 0).all()
     assert ((stored["spike_entropy"] > 0) & (stored["spike_entropy"] <= 1 + 1e-6)).all()
+
+
+def test_eight_different_beginnings_of_each_kind_meet_each_mark():
+    assert set(map(len, runs.PROMPTS.values())) == {8}
+    beginnings = [text for texts in runs.PROMPTS.values() for text in texts]
+    assert len(set(beginnings)) == len(beginnings)
+    groups = Counter(
+        (runs.temperature_of(part), kind, mark.green_fraction, mark.logit_bias)
+        for part, _, kind, _, mark in rows()
+    )
+    assert set(groups.values()) == {8}
+    assert len({(runs.temperature_of(part), *what) for part, _, *what in rows()}) == 168
+    shares = {mark.green_fraction for *_, mark in rows() if mark.logit_bias == 2}
+    assert shares == {0.1, 0.25, 0.5, 0.75, 0.9}
 
 
 def test_unmarked_texts_and_wrong_keys_see_nothing(stored):
@@ -54,8 +69,8 @@ def test_unmarked_texts_and_wrong_keys_see_nothing(stored):
         else:
             scores.append(wm.detect(tokens, wm.Mark(runs.VOCABULARY, key=999_999_937, scheme="hash")).z)
     scores = np.array(scores)
-    assert len(scores) == 96
-    assert abs(scores.mean()) < 5 / math.sqrt(96)
+    assert len(scores) == 168
+    assert abs(scores.mean()) < 5 / math.sqrt(168)
     assert np.abs(scores).max() < 4.5
 
 
@@ -70,7 +85,7 @@ def test_surprise_beyond_expectation_is_nought_without_a_mark(stored):
     excess = [
         float((-stored["log_probability"][part, row] - stored["entropy"][part, row]).mean(dtype=float))
         for part, row, _, _, mark in rows()
-        if mark.logit_bias == 0 and part < 2
+        if mark.logit_bias == 0 and part in runs.STORY_PARTS
     ]
     spread = np.std(excess, ddof=1) / math.sqrt(len(excess))
     assert abs(np.mean(excess)) < 5 * spread
@@ -95,12 +110,14 @@ def test_a_walk_changes_what_it_says_and_no_more():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: runs.rows_of(4), "part must be"),
+        (lambda: runs.rows_of(7), "part must be"),
         (lambda: runs.temperature_of(-1), "part must be"),
         (lambda: runs.marked_stories(0), "length must be"),
+        (lambda: runs.marked_stories(201), "length must be >= 1 and <= 200, got 201"),
         (lambda: runs.paraphrases(2, length=10, new_tokens=1), "part must be"),
         (lambda: runs.walks(1, tolerances=[0.4], length=10, texts=1, rounds=1), "part must be"),
         (lambda: runs.emoji_texts(-1, new_tokens=2), "part must be"),
+        (lambda: runs.emoji_texts(1, new_tokens=2), "part must be"),
     ],
 )
 def test_parts_that_do_not_exist_are_refused(call, message):
@@ -125,6 +142,7 @@ def test_every_drawing_shows_its_data_and_labels_its_axes() -> None:
         draw.words: (2, [[("a", ["so", " it\n"], [True, False]), ("b", [" goes"], [True])]]),
         draw.null_scores: (2, [{"once": {"a": x}, "again": {"a": x}}, 4.0]),
         draw.lengths: (1, [[25, 50, 100], {"a": z, "b": z}, 4.0]),
+        draw.shares: (2, [x[:3], z.T, z.T, z.T, z.T, (x, x)]),
         draw.bound: (2, [{"stories": (x, x + 1, (x, x))}]),
         draw.edits: (2, [x, {"delete": (x, x)}, x, (x, x), 4.0]),
         draw.overlap: (1, [{"sampled": (x, x)}, 4.0]),

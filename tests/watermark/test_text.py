@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import json
 import math
 import time
 
@@ -233,6 +234,51 @@ def test_a_mark_that_marks_nothing_or_not_what_it_seems_is_refused(arguments, me
         Mark(**{"vocabulary": 1000, **arguments})
 
 
+@pytest.mark.parametrize("scheme", ["lefthash", "hash"])
+@pytest.mark.parametrize("whole", [np.int64, np.uint64, np.int32])
+def test_a_mark_made_of_numpy_numbers_is_the_mark_made_of_pythons(scheme, whole):
+    ours = Mark(300, key=2**31 - 1, green_fraction=0.375, logit_bias=1.5, scheme=scheme)
+    theirs = Mark(
+        whole(300),
+        key=whole(2**31 - 1),
+        green_fraction=np.float64(0.375),
+        logit_bias=np.float32(1.5),
+        scheme=scheme,
+    )
+    assert theirs == ours
+    assert hash(theirs) == hash(ours)
+    kinds = {name: type(value) for name, value in dataclasses.asdict(theirs).items()}
+    assert kinds == {name: type(value) for name, value in dataclasses.asdict(ours).items()}
+    assert green_list(theirs, whole(299)).tolist() == green_list(ours, 299).tolist()
+    tokens = np.arange(300)
+    np.testing.assert_array_equal(
+        is_green(theirs, np.full(300, 7), tokens), is_green(ours, np.full(300, 7), tokens)
+    )
+
+
+@pytest.mark.parametrize("previous", [np.int64(299), np.uint32(299)])
+def test_the_largest_key_meets_a_numpy_token_without_overflow(previous):
+    mark = Mark(300, key=np.uint64(2**64 - 1))
+    assert green_list(mark, previous).tolist() == green_list(Mark(300, key=2**32 - 1), 299).tolist()
+
+
+@pytest.mark.parametrize("bias", [np.float64(2.0), 2, np.float32(0.0), math.inf])
+@pytest.mark.parametrize("key", [np.int64(5), 2**64 - 1])
+def test_what_is_stored_beside_a_text_comes_back_from_json(bias, key):
+    mark = Mark(np.int64(300), key=key, green_fraction=np.float64(0.25), logit_bias=bias)
+    stored = json.loads(json.dumps(mark.as_record(), allow_nan=False))
+    assert stored == mark.as_record()
+    detect([1, 2, 3], mark, written_with=stored)
+    with pytest.raises(ValueError, match="written with logit_bias"):
+        detect([1, 2, 3], dataclasses.replace(mark, logit_bias=7.0), written_with=stored)
+
+
+@pytest.mark.parametrize("key", [np.float64(5.0), 5.0, True, "5"])
+def test_a_key_that_is_no_integer_is_refused(key):
+    with pytest.raises(TypeError, match="key must be an integer"):
+        Mark(300, key=key)
+
+
 def test_an_even_key_would_give_the_same_list_after_many_tokens():
     seeds = {2**31 * token & 0xFFFF_FFFF for token in range(V)}
     assert len(seeds) == 2
@@ -369,6 +415,50 @@ def test_writing_refuses_marks_that_do_not_match_the_prompts():
         text.write_marked(
             tiny_model(), [[1]], [Mark(300)], new_tokens=2, temperature=0.0, generator=generator
         )
+
+
+def write(banned, logit_bias=2.0):
+    return text.write_marked(
+        tiny_model(),
+        [[5], [6]],
+        [Mark(300, logit_bias=logit_bias)] * 2,
+        new_tokens=6,
+        temperature=1.0,
+        generator=torch.Generator().manual_seed(0),
+        banned=banned,
+    )
+
+
+@pytest.mark.parametrize("banned", [[], (), np.array([], dtype=np.int64), [299], np.arange(299), range(299)])
+def test_what_is_banned_is_never_written(banned):
+    assert not np.isin(write(banned).tokens, np.asarray(banned)).any()
+
+
+@pytest.mark.parametrize(
+    ("banned", "error", "message"),
+    [
+        ([300], ValueError, "banned must be >= 0 and <= 299, got 300"),
+        ([-1], ValueError, "banned must be >= 0 and <= 299, got -1"),
+        ([4, 7, 4], ValueError, "banned must hold each token once, got 4 more than once"),
+        (range(300), ValueError, "banned must leave a token to write, got all 300"),
+        ([1.0], TypeError, "banned must hold integers"),
+        ([True], TypeError, "banned must hold integers"),
+        ("eos", TypeError, "banned must hold integers"),
+        (7, ValueError, "banned must have shape"),
+        ([[1, 2]], ValueError, "banned must have shape"),
+    ],
+)
+def test_tokens_that_cannot_be_banned_are_refused(banned, error, message):
+    with pytest.raises(error, match=message):
+        write(banned)
+
+
+def test_a_hard_mark_with_all_its_green_tokens_banned_is_refused():
+    with pytest.raises(
+        ValueError, match="leave a green token to a hard mark, got none on the list after token 5"
+    ):
+        write(green_list(Mark(300), 5), logit_bias=math.inf)
+    write(green_list(Mark(300), 5))  # a soft one writes what is left
 
 
 # ----------------------------------------------------------------------- detecting
@@ -630,6 +720,26 @@ def test_the_spread_of_one_token_is_at_most_what_is_promised(weights, bias, frac
     bound = text.green_bound(mark, min(text.spike_entropy(p, mark.modulus), 1.0), 1)
     assert share <= mark.gain + 1e-12
     assert share * (1 - share) <= bound.std**2 + 1e-12
+
+
+@pytest.mark.parametrize("bias", [0.5, 2.0, 4.0])
+def test_where_a_coin_decides_half_is_the_best_share(bias):
+    """The chapter says so too: counted over all lists of k of 40 tokens, two of which are equally probable."""
+    n, k = 40, np.arange(1, 40)
+    one = text.marked_probabilities([0.5, 0.5], [True, False], bias)[0]
+    share = 2 * k * (n - k) / (n * (n - 1)) * one + k * (k - 1) / (n * (n - 1))
+    z = (share - k / n) / np.sqrt(k / n * (1 - k / n))
+    assert k[z.argmax()] == n // 2
+
+
+@pytest.mark.parametrize("bias", [0.5, 1.0, 2.0, 4.0])
+def test_where_all_is_spread_thinly_one_over_one_plus_alpha_is_the_best_share(bias):
+    """The chapter says so: at spike entropy 1 z is highest there, and how high it is."""
+    shares = np.linspace(0.001, 0.999, 999)
+    bounds = [text.green_bound(Mark(1_000, green_fraction=g, logit_bias=bias), 1.0, 100).mean for g in shares]
+    z = (np.array(bounds) - 100 * shares) / np.sqrt(100 * shares * (1 - shares))
+    assert shares[z.argmax()] == pytest.approx(1 / (1 + math.exp(bias)), abs=0.002)
+    assert z.max() == pytest.approx(10 * math.sinh(bias / 2), rel=1e-4)
 
 
 def test_a_very_strong_push_takes_everything_that_is_green():

@@ -162,6 +162,35 @@ def test_an_emoji_after_each_token_takes_the_mark_away_when_it_is_taken_out():
     assert max(scores) < 4
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"token": -1}, ValueError, "token must be >= 0, got -1"),
+        ({"token": 2.0}, TypeError, "token must be an integer"),
+        ({"then": None}, TypeError, "then must be an adjustment"),
+        ({"prompt_lengths": []}, ValueError, "prompt_lengths must not be empty"),
+        ({"prompt_lengths": [1, 0]}, ValueError, "prompt_lengths must be >= 1, got 0"),
+        ({"prompt_lengths": [1.5]}, TypeError, "prompt_lengths must hold integers"),
+        ({"prompt_lengths": 3}, ValueError, "prompt_lengths must have shape"),
+    ],
+)
+def test_an_interleaving_that_makes_no_sense_is_refused(arguments, error, message):
+    options = {"token": 2, "then": lambda tokens, logits: logits, "prompt_lengths": [1, 1]}
+    options.update(arguments)
+    with pytest.raises(error, match=message):
+        attacks.interleaving(options.pop("token"), options.pop("then"), **options)
+
+
+def test_an_interleaving_refuses_another_number_of_rows_and_another_vocabulary():
+    adjust = attacks.interleaving(5, lambda tokens, logits: logits, prompt_lengths=[1, 1])
+    tokens = torch.zeros(2, 1, dtype=torch.int64)
+    adjust(tokens, torch.zeros(2, 6))
+    with pytest.raises(ValueError, match="token must be <= 4, got 5"):
+        adjust(tokens, torch.zeros(2, 5))
+    with pytest.raises(ValueError, match="prompt_lengths must hold one for each of 3 rows, got 2"):
+        adjust(torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, 6))
+
+
 def test_a_forgery_uses_only_pairs_that_were_seen_and_carries_the_mark():
     texts = [marked_text(200, 0.7, seed) for seed in range(8)]
     seen = {pair for t in texts for pair in itertools.pairwise(t)}
@@ -174,9 +203,9 @@ def test_a_forgery_uses_only_pairs_that_were_seen_and_carries_the_mark():
     assert not detect(attacks.markov_forgery(unmarked, 150, rng(), vocabulary=V), MARK).is_marked()
 
 
-def walk(**changes):
+def walk(texts=None, **changes):
     options = {"start": 0, "rounds": 4, "tolerance": 0.3, "generator": torch.Generator().manual_seed(1)}
-    texts = rng().integers(0, 300, (3, 40))
+    texts = rng().integers(0, 300, (3, 40)) if texts is None else texts
     return texts, attacks.random_walk(tiny_model(), texts, **{**options, **changes})
 
 
@@ -253,6 +282,12 @@ def test_a_walk_erases_a_mark_that_it_knows_nothing_about():
     assert (found.changed[-1] > 0.95).all()
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_text_of_one_spacing_is_long_enough_wherever_the_walk_begins(seed):
+    found = walk([[5, 6, 7, 8, 9, 1, 2, 3]], generator=torch.Generator().manual_seed(seed))[1]
+    assert (found.proposed == 1).all()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -276,7 +311,21 @@ def test_a_walk_erases_a_mark_that_it_knows_nothing_about():
         (lambda: walk(tolerance=-0.1), "tolerance must be >= 0"),
         (lambda: walk(window=9), "window must be"),
         (lambda: walk(top=1), "top must be"),
-        (lambda: walk(start=300), "start must be"),
+        (lambda: walk(start=300), "start must be >= 0 and <= 299, got 300"),
+        (lambda: walk(start=-1), "start must be >= 0 and <= 299, got -1"),
+        (lambda: walk(rounds=2.0), "rounds must be an integer"),
+        (lambda: walk(tolerance=math.nan), "tolerance must be finite and >= 0, got nan"),
+        (lambda: walk(tolerance=math.inf), "tolerance must be finite and >= 0, got inf"),
+        (lambda: walk([[1] * 7]), "texts must hold at least spacing = 8 tokens each, got 7"),
+        (lambda: walk([[1] * 9], spacing=10), "texts must hold at least spacing = 10 tokens each, got 9"),
+        (lambda: walk([[1] * 9, [1] * 8]), "texts must all be equally long"),
+        (lambda: walk([1] * 9), "texts must have shape"),
+        (lambda: walk([]), "texts must have shape"),
+        (lambda: walk([[0.5] * 9]), "texts must hold integers"),
+        (lambda: walk([[300] * 9]), "texts must be >= 0 and <= 299, got 300"),
+        (lambda: walk([[-1] * 9]), "texts must be >= 0 and <= 299, got -1"),
+        (lambda: walk(top=301), "top must be >= 2 and <= 300, got 301"),
+        (lambda: walk(spacing=0), "spacing must be >= 1"),
         (lambda: walk(generator=None), "generator must be"),
     ],
 )

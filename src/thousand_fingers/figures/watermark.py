@@ -90,6 +90,52 @@ def lengths(ax: Axes, counted: Sequence[int], curves: Mapping[str, Floats], thre
     ax.legend(loc="upper left", fontsize=9, ncols=2)
 
 
+def shares(
+    panels: Sequence[Axes],
+    fractions: ArrayLike,
+    z: Floats,
+    unmarked: Floats,
+    promised: Floats,
+    price: Floats,
+    most: tuple[Floats, Floats],
+) -> None:
+    """Draw z and the price against γ with 95% intervals; arrays of shape (fractions, texts), ``most`` is a curve."""
+    x = np.asarray(fractions)
+    panels[0].plot(*most, color="grey", lw=1.2, ls="--", label="expected at most")
+    panels[0].plot(
+        x,
+        promised.mean(axis=1),
+        color=PALETTE[1],
+        marker=MARKERS[1],
+        ls="",
+        label="theorem: expected at least",
+    )
+    for panel, values, i, name in (
+        (panels[0], z, 0, "marked stories"),
+        (panels[0], unmarked, 2, "unmarked stories"),
+        (panels[1], price, 0, "marked stories"),
+    ):
+        middle = values.mean(axis=1)
+        ends = np.array([mean_interval(row) for row in values])
+        panel.errorbar(
+            x,
+            middle,
+            [middle - ends[:, 0], ends[:, 1] - middle],
+            color=PALETTE[i],
+            marker=MARKERS[i],
+            ls="",
+            capsize=2,
+            label=name,
+        )
+        panel.set(xlabel="share of green tokens γ", xlim=(0, 1))
+    panels[0].axhline(4, color="grey", lw=1, ls=":")
+    panels[0].set_ylabel("z, with repeats")
+    panels[0].set_ylim(top=1.55 * most[1].max())  # room for the legend
+    panels[0].legend(loc="upper right", fontsize=9)
+    panels[1].axhline(0, color="grey", lw=1, ls=":")
+    panels[1].set_ylabel("surprise beyond expectation (nats)")
+
+
 def bound(panels: Sequence[Axes], kinds: Mapping[str, tuple[Floats, Floats, Floats]]) -> None:
     """Draw green tokens against the theorem's bound, and z against entropy; (bound, found), (entropy, z)."""
     most = 0.0

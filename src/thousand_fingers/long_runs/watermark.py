@@ -34,7 +34,8 @@ SPECIAL = (0, 1, 2)
 #: What the emoji attack asks for; an asterisk, because it is one token.
 EMOJI = " *"
 
-#: How the texts begin. Stories leave the model free, lists leave it next to no choice.
+#: How the texts begin. Stories leave the model free, lists leave it next to no choice. The quotations are from
+#: works that are in the public domain.
 PROMPTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "stories": (
@@ -52,23 +53,39 @@ PROMPTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "import random\n\n\ndef shuffle(cards):\n",
             "for i in range(10):\n    print(i)\n\nfor j in range(20):\n",
             "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n",
+            "def is_prime(n):\n    if n < 2:\n        return False\n",
+            "#include <stdio.h>\n\nint main(void)\n{\n",
+            "function add(a, b) {\n  return a + b;\n}\n\nfunction subtract(a, b) {\n",
+            "SELECT name, price\nFROM products\nWHERE price > 10\n",
         ),
         "quotations": (
             "We hold these truths to be self-evident, that all men are created equal, that they are endowed",
             "Our Father, who art in heaven, hallowed be thy name; thy kingdom come; thy will be done; on",
             "To be, or not to be, that is the question: Whether 'tis nobler in the mind to suffer the",
-            "Permission is hereby granted, free of charge, to any person obtaining a copy of this software and",
+            "Four score and seven years ago our fathers brought forth on this continent, a new nation, conceived",
+            "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of",
+            "In the beginning God created the heaven and the earth. And the earth was without form, and void; and",
+            "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be",
+            "We the People of the United States, in Order to form a more perfect Union, establish Justice, insure",
         ),
         "lists": (
             "1, 2, 3, 4, 5, 6, 7, 8, 9, 10,",
             "A, B, C, D, E, F, G, H, I, J,",
             "January, February, March, April, May, June, July, August, September,",
             "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday. Monday,",
+            "One, two, three, four, five, six, seven, eight, nine, ten,",
+            "2, 4, 6, 8, 10, 12, 14, 16, 18, 20,",
+            "Mercury, Venus, Earth, Mars, Jupiter, Saturn, Uranus, Neptune. Mercury,",
+            "North, east, south, west, north, east, south, west,",
         ),
     }
 )
 #: Marks of the stories: share of green tokens and bias; the first leaves none.
 STRENGTHS = ((0.25, 0.0), (0.25, 1.0), (0.25, 2.0), (0.25, 4.0), (0.5, 2.0), (0.5, 4.0))
+#: Further shares of green tokens, at a bias of 2; with those above they span the range of [Kirchenbauer2023].
+FURTHER_SHARES = (0.1, 0.75, 0.9)
+#: Parts of ``10_marked_texts``: stories at temperature 1, and all kinds of text at 0.7.
+STORY_PARTS, KIND_PARTS = (0, 1, 6), (2, 3, 4, 5)
 
 
 @functools.cache  # 538 MB that take seconds to unpack; a process makes several parts
@@ -110,8 +127,9 @@ def rows_of(part: int) -> list[tuple[str, str, Mark]]:
     Parameters
     ----------
     part : int
-        0 and 1, at temperature 1: four stories each under all of :data:`STRENGTHS`. 2 and 3, at temperature
-        0.7: two texts of each kind, stories included, under no mark, Δ = 2 and Δ = 4.
+        0 and 1, at temperature 1: four stories each under all of :data:`STRENGTHS`. 2 to 5, at temperature 0.7:
+        two texts of each kind, stories included, under no mark, Δ = 2 and Δ = 4. 6, at temperature 1: the eight
+        stories under Δ = 2 and each of :data:`FURTHER_SHARES`.
 
     Returns
     -------
@@ -119,13 +137,16 @@ def rows_of(part: int) -> list[tuple[str, str, Mark]]:
 
     Examples
     --------
-    >>> [len(rows_of(part)) for part in range(4)]
-    [24, 24, 24, 24]
+    >>> {len(rows_of(part)) for part in range(7)}
+    {24}
     """
-    part = integer("part", part, at_least=0, at_most=3)
-    if part < 2:
+    part = integer("part", part, at_least=0, at_most=6)
+    strengths: Sequence[tuple[float, float]] = STRENGTHS
+    if part == 6:
+        chosen = [("stories", text) for text in PROMPTS["stories"]]
+        strengths = [(share, 2.0) for share in FURTHER_SHARES]
+    elif part < 2:
         chosen = [("stories", text) for text in PROMPTS["stories"][4 * part : 4 * part + 4]]
-        strengths: Sequence[tuple[float, float]] = STRENGTHS
     else:
         first = 2 * (part - 2)
         chosen = [(kind, text) for kind, texts in PROMPTS.items() for text in texts[first : first + 2]]
@@ -147,10 +168,10 @@ def temperature_of(part: int) -> float:
 
     Examples
     --------
-    >>> [temperature_of(part) for part in range(4)]
-    [1.0, 1.0, 0.7, 0.7]
+    >>> [temperature_of(part) for part in range(7)]
+    [1.0, 1.0, 0.7, 0.7, 0.7, 0.7, 1.0]
     """
-    return 1.0 if integer("part", part, at_least=0, at_most=3) < 2 else 0.7
+    return 1.0 if integer("part", part, at_least=0, at_most=6) in STORY_PARTS else 0.7
 
 
 def marked_texts(part: int, *, new_tokens: int) -> dict[str, NDArray[Any]]:
@@ -213,7 +234,7 @@ def emoji_texts(part: int, *, new_tokens: int) -> dict[str, NDArray[Any]]:
     >>> emoji_texts(0, new_tokens=16)["tokens"].shape  # doctest: +SKIP
     (8, 16)
     """
-    integer("part", part, at_least=0)
+    integer("part", part, at_least=0, at_most=0)
     model, tokenizer = _real_model()
     prompts = [tokenizer.encode(text).ids for text in PROMPTS["stories"]]
     (asterisk,) = tokenizer.encode(EMOJI).ids
@@ -256,8 +277,8 @@ def marked_stories(length: int) -> NDArray[np.int64]:
     >>> marked_stories(100).shape  # doctest: +SKIP
     (8, 100)
     """
-    length = integer("length", length, at_least=1)
     tokens = load_artefact("10_marked_texts")["tokens"]
+    length = integer("length", length, at_least=1, at_most=tokens.shape[2])
     wanted = [[row for row, (*_, mark) in enumerate(rows_of(p)) if mark == book_mark()] for p in range(2)]
     return np.concatenate([tokens[part, rows, :length] for part, rows in enumerate(wanted)]).astype(np.int64)
 

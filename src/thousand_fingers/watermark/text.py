@@ -80,11 +80,15 @@ class Mark:
     placement: str = "before temperature"
 
     def __post_init__(self) -> None:
-        """Refuse a mark that marks nothing, or not what it seems to."""
-        integer("vocabulary", self.vocabulary, at_least=2, at_most=2**31)
-        integer("key", self.key, at_least=1, at_most=2**64 - 1)
-        real_number("green_fraction", self.green_fraction, above=0, below=1)
-        real_number("logit_bias", self.logit_bias, at_least=0, allow_infinite=True)
+        """Refuse a mark that marks nothing, or not what it seems to; keep Python's own numbers."""
+        checked = {
+            "vocabulary": integer("vocabulary", self.vocabulary, at_least=2, at_most=2**31),
+            "key": integer("key", self.key, at_least=1, at_most=2**64 - 1),
+            "green_fraction": real_number("green_fraction", self.green_fraction, above=0, below=1),
+            "logit_bias": real_number("logit_bias", self.logit_bias, at_least=0, allow_infinite=True),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)  # NumPy's numbers overflow, and are no JSON
         choice("scheme", self.scheme, tuple(PSEUDORANDOM_FUNCTIONS))
         choice("placement", self.placement, PLACEMENTS)
         if self.scheme == "lefthash" and self.key % 2 == 0:
@@ -125,8 +129,12 @@ class Mark:
         return gamma / (gamma + (1 - gamma) * math.exp(-self.logit_bias))
 
     def as_record(self) -> dict[str, Any]:
-        """Return all of it, with the source of random numbers, in a form that can be stored beside a text."""
-        return {**asdict(self), "prf": PSEUDORANDOM_FUNCTIONS[self.scheme]}
+        """Return all of it, with the source of random numbers, in a form that can be stored as JSON beside a text.
+
+        JSON has no infinite numbers: the bias of a hard mark is the word ``"infinite"``.
+        """
+        bias = "infinite" if self.hard else self.logit_bias
+        return {**asdict(self), "logit_bias": bias, "prf": PSEUDORANDOM_FUNCTIONS[self.scheme]}
 
 
 def _expm1(bias: float) -> float:
@@ -192,7 +200,7 @@ def green_list(mark: Mark, previous: int) -> Integers:
     >>> green_list(Mark(vocabulary=16), 1).tolist()
     [14, 11, 1, 7]
     """
-    integer("previous", previous, at_least=0, at_most=mark.vocabulary - 1)
+    previous = integer("previous", previous, at_least=0, at_most=mark.vocabulary - 1)
     if mark.scheme == "hash":
         tokens = np.arange(mark.vocabulary)
         return np.flatnonzero(_hash_is_green(mark, np.full_like(tokens, previous), tokens))
@@ -440,7 +448,7 @@ def write_marked(
     generator : torch.Generator
         Source of the draws.
     banned : sequence of int, optional
-        Tokens that are never written, such as the one that ends a text.
+        Tokens that are never written, such as the one that ends a text; each once, and not all there are.
 
     Returns
     -------
@@ -449,7 +457,8 @@ def write_marked(
     Raises
     ------
     TypeError, ValueError
-        If an argument is out of range or a mark was made for another vocabulary.
+        If an argument is out of range, a mark was made for another vocabulary, or a hard mark meets a list
+        whose green tokens are all banned.
 
     Examples
     --------
@@ -466,6 +475,7 @@ def write_marked(
     new_tokens = integer("new_tokens", new_tokens, at_least=1)
     if len(marks) != len(prompts):
         raise ValueError(f"marks must hold one mark for each of {len(prompts)} prompts, got {len(marks)}")
+    never = _banned(banned, model.architecture.vocabulary)
     raise_green = marking(marks, temperature=temperature)
     lengths = np.array([len(prompt) for prompt in prompts])
     moduli = torch.tensor([[mark.modulus] for mark in marks], dtype=torch.float64)
@@ -483,11 +493,18 @@ def write_marked(
             keep(chosen, place - 1, last.pop().gather(1, tokens[:, -1:]).squeeze(1))
         last.append(logits.log_softmax(dim=1))
         logits = logits.clone()
-        logits[:, list(banned)] = -math.inf
+        logits[:, never] = -math.inf
         odds = (logits / temperature).softmax(dim=1)
         keep(entropy, place, torch.special.entr(odds).sum(dim=1))
         keep(spikes, place, (odds / (1 + moduli * odds)).sum(dim=1))
-        return raise_green(tokens, logits)
+        raised = raise_green(tokens, logits)
+        blocked = raised.amax(dim=1) == -math.inf
+        if blocked.any():
+            raise ValueError(
+                "banned must leave a green token to a hard mark, "
+                f"got none on the list after token {int(tokens[blocked][0, -1])}"
+            )
+        return raised
 
     written = generate(
         model,
@@ -500,6 +517,18 @@ def write_marked(
     tokens = torch.tensor(written)
     keep(chosen, int(lengths.max()) + new_tokens - 1, last.pop().gather(1, tokens[:, -1:]).squeeze(1))
     return MarkedTexts(tuple(marks), tokens.numpy(), entropy, spikes, chosen)
+
+
+def _banned(banned: Sequence[int], vocabulary: int) -> list[int]:
+    tokens = integer_array(
+        "banned", banned, shape=(None,), allow_empty=True, at_least=0, at_most=vocabulary - 1
+    )
+    different, times = np.unique(tokens, return_counts=True)
+    if (times > 1).any():
+        raise ValueError(f"banned must hold each token once, got {different[times > 1][0]} more than once")
+    if different.size == vocabulary:
+        raise ValueError(f"banned must leave a token to write, got all {vocabulary} of the vocabulary")
+    return tokens.tolist()
 
 
 # --------------------------------------------------------------------------- detecting

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from thousand_fingers.language_model import Adjustment, AveragedModel, LanguageModel, check_table
+from thousand_fingers.language_model import Adjustment, AveragedModel, LanguageModel
 from thousand_fingers.models import evaluation_mode
 from thousand_fingers.validation import (
     choice,
@@ -241,16 +241,21 @@ def interleaving(token: int, then: Adjustment, *, prompt_lengths: Sequence[int])
     Parameters
     ----------
     token : int
-        The emoji.
+        The emoji, a token of the model's vocabulary.
     then : callable
         What happens to the model's own tokens, such as :func:`thousand_fingers.watermark.text.marking`.
     prompt_lengths : sequence of int
-        Tokens in the prompt of each row.
+        Tokens in the prompt of each row, at least 1.
 
     Returns
     -------
     callable
         An adjustment for :func:`thousand_fingers.language_model.generate`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is out of range; when called, if there are not as many rows as prompts, or no such token.
 
     Examples
     --------
@@ -259,9 +264,17 @@ def interleaving(token: int, then: Adjustment, *, prompt_lengths: Sequence[int])
     [[-inf, -inf, 0.0]]
     """
     token = integer("token", token, at_least=0)
-    lengths = torch.tensor(list(prompt_lengths))
+    if not callable(then):
+        raise TypeError(f"then must be an adjustment such as marking(mark), got {then!r}")
+    checked = integer_array("prompt_lengths", prompt_lengths, shape=(None,), at_least=1)
+    lengths = torch.from_numpy(checked.copy())
 
     def adjust(tokens: Tensor, logits: Tensor) -> Tensor:
+        if len(tokens) != len(lengths):
+            raise ValueError(
+                f"prompt_lengths must hold one for each of {len(tokens)} rows, got {len(lengths)}"
+            )
+        integer("token", token, at_most=logits.shape[1] - 1)
         written = tokens.shape[1] - lengths
         adjusted = then(tokens, logits).clone()
         forced = torch.full_like(adjusted, -math.inf)
@@ -379,7 +392,7 @@ def random_walk(
     model : LanguageModel or AveragedModel
         The attacker's model.
     texts : array-like of int, shape (rows, length)
-        The texts, all equally long.
+        The texts, all equally long, of at least ``spacing`` tokens.
     start : int
         Token that stands before each text, so that the first one has something before it.
     rounds : int
@@ -420,9 +433,11 @@ def random_walk(
     spacing = integer("spacing", spacing, at_least=1)
     window = integer("window", window, at_least=1, at_most=spacing)
     top = integer("top", top, at_least=2, at_most=model.architecture.vocabulary)
-    text = torch.from_numpy(integer_array("texts", texts, shape=(None, None)).copy())
-    check_table(text, model.architecture.vocabulary, columns=text.shape[1])
-    start = integer("start", start, at_least=0, at_most=model.architecture.vocabulary - 1)
+    last = model.architecture.vocabulary - 1
+    start = integer("start", start, at_least=0, at_most=last)
+    text = torch.from_numpy(_equally_long(texts, last).copy())
+    if text.shape[1] < spacing:
+        raise ValueError(f"texts must hold at least spacing = {spacing} tokens each, got {text.shape[1]}")
     states, quality, counts = [text], [], []
     with evaluation_mode(model), torch.no_grad():
         for _ in range(rounds):
@@ -448,6 +463,14 @@ def random_walk(
         quality.append(_told(model, text, start)[1].mean(dim=1))
     proposed, accepted = (torch.stack(list(column)).numpy() for column in zip(*counts, strict=True))
     return Walk(torch.stack(states).numpy(), torch.stack(quality).numpy(), proposed, accepted)
+
+
+def _equally_long(texts: ArrayLike, last: int) -> NDArray[np.int64]:
+    try:
+        table = np.asarray(texts)
+    except ValueError:
+        raise ValueError("texts must all be equally long") from None
+    return integer_array("texts", table, shape=(None, None), at_least=0, at_most=last)
 
 
 def _told(model: LanguageModel | AveragedModel, text: Tensor, start: int) -> tuple[Tensor, Tensor]:
