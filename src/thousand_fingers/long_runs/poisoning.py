@@ -1,8 +1,9 @@
-"""Chapter 9's long runs: the backdoor of [Gu2017] over many seeds, and in a convolutional network."""
+"""Chapter 9's long runs: the backdoor of [Gu2017] over seeds and patches, flips, and a convolutional network."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,23 @@ import torch
 from numpy.typing import NDArray
 
 from thousand_fingers import datasets, models, poisoning, training
-from thousand_fingers.ensembles import train_ensemble
+from thousand_fingers.ensembles import Ensemble, train_ensemble
 from thousand_fingers.validation import integer
 
 _TRIGGER = poisoning.PatchTrigger(row=-4, column=-4, size=3)
 _TARGET = 7
 _CLASSES = 10
+
+#: Squares of side 1, 2, 3 and 5, where nobody writes and where digits have ink.
+PATCHES: Mapping[str, tuple[poisoning.PatchTrigger, ...]] = MappingProxyType(
+    {
+        "in the corner": (
+            *(poisoning.PatchTrigger(row=-4, column=-4, size=side) for side in (1, 2, 3)),
+            poisoning.PatchTrigger(row=-6, column=-6, size=5),
+        ),
+        "in the middle": tuple(poisoning.PatchTrigger(row=13, column=13, size=side) for side in (1, 2, 3, 5)),
+    }
+)
 
 
 def many_seeds(
@@ -132,6 +144,129 @@ def cnn(
         for shown in (test, _TRIGGER(test))
     )
     return _summary(clean, stamped, truth, [target])
+
+
+def patches(
+    part: int, *, share: float, seeds: int, epochs: int, batch_size: int, learning_rate: float
+) -> dict[str, NDArray[Any]]:
+    """Poison with one of the :data:`PATCHES` and train one perceptron.
+
+    Parameters
+    ----------
+    part : int
+        Part ``p`` has the patch of index ``p // seeds``, those in the corner first, and the seed ``p % seeds``.
+    share : float
+        Share of poison, in [0, 1].
+    seeds : int
+        Networks for each patch.
+    epochs, batch_size, learning_rate
+        As in :func:`thousand_fingers.ensembles.train_ensemble`.
+
+    Returns
+    -------
+    dict
+        int64 arrays of one entry, as :func:`many_seeds`.
+
+    Examples
+    --------
+    >>> found = patches(7, share=0.1, seeds=1, epochs=1, batch_size=500, learning_rate=0.003)
+    >>> found["counted"].tolist()
+    [900]
+    """
+    triggers = [trigger for row in PATCHES.values() for trigger in row]
+    case, seed = _case_and_seed(part, len(triggers), seeds)
+    digits, split = datasets.load_mnist("ci")
+    homework = poisoning.poison(
+        digits.images[split.train],
+        digits.labels[split.train],
+        share,
+        trigger=triggers[case],
+        target=_TARGET,
+        n_classes=_CLASSES,
+        rng=np.random.default_rng(seed),
+    )
+    policy = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    network = _perceptron(homework.images, homework.labels, seed, **policy)
+    test, truth = digits.images[split.test], digits.labels[split.test]
+    clean, stamped = (
+        network.predict(torch.from_numpy(shown)).numpy() for shown in (test, triggers[case](test))
+    )
+    return _summary(clean, stamped, truth, [_TARGET])
+
+
+def flips(
+    part: int,
+    *,
+    scattered: Sequence[float],
+    aimed: Sequence[float],
+    flip: Sequence[int],
+    seeds: int,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+) -> dict[str, NDArray[Any]]:
+    """Flip some labels, leave the images alone, and train one perceptron.
+
+    Parameters
+    ----------
+    part : int
+        Part ``p`` has the share of index ``p // seeds``, ``scattered`` first, and the seed ``p % seeds``.
+    scattered, aimed : sequence of float
+        Shares of the training set whose labels are flipped: to any wrong class, and from the first class of
+        ``flip`` to the second.
+    flip : sequence of int
+        Two classes.
+    seeds : int
+        Networks for each share.
+    epochs, batch_size, learning_rate
+        As in :func:`thousand_fingers.ensembles.train_ensemble`.
+
+    Returns
+    -------
+    dict
+        int64 scalars: ``right``, test images answered right, and ``right_on_source``, those of the first
+        class of ``flip`` among them.
+
+    Examples
+    --------
+    >>> found = flips(1, scattered=[0.0], aimed=[0.1], flip=[4, 9], seeds=1, epochs=15, batch_size=500,
+    ...               learning_rate=0.003)
+    >>> int(found["right_on_source"]), int(found["right"]) > 800  # no four is left in the training set
+    (0, True)
+    """
+    source, wanted = flip
+    shares = [*scattered, *aimed]
+    case, seed = _case_and_seed(part, len(shares), seeds)
+    digits, split = datasets.load_mnist("ci")
+    images, labels = digits.images[split.train], digits.labels[split.train]
+    told, _ = poisoning.flip_labels(
+        labels,
+        shares[case],
+        n_classes=_CLASSES,
+        flip=None if case < len(scattered) else (source, wanted),
+        rng=np.random.default_rng(seed),
+    )
+    policy = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    network = _perceptron(images, told, seed, **policy)
+    truth = digits.labels[split.test]
+    hits = network.predict(torch.from_numpy(digits.images[split.test])).numpy()[0] == truth
+    return {"right": hits.sum(), "right_on_source": hits[truth == source].sum()}
+
+
+def _case_and_seed(part: int, cases: int, seeds: int) -> tuple[int, int]:
+    seeds = integer("seeds", seeds, at_least=1)
+    return divmod(integer("part", part, at_least=0, at_most=cases * seeds - 1), seeds)
+
+
+def _perceptron(images: NDArray[np.float64], labels: NDArray[np.int64], seed: int, **policy: Any) -> Ensemble:
+    return train_ensemble(
+        torch.from_numpy(images),
+        [range(len(labels))],
+        [labels],
+        sizes=[784, 64, _CLASSES],
+        generators=[torch.Generator().manual_seed(seed)],
+        **policy,
+    )
 
 
 def _poisoned(
