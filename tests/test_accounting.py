@@ -485,6 +485,24 @@ def test_divergences_rise_with_the_order_and_stay_below_those_without_sampling(s
     assert (rdp <= np.array(RDP_ORDERS) / 2 / sigma**2 * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize("sample_rate", [1e-200, 1e-100, 1e-7])
+def test_who_is_hardly_ever_drawn_loses_nothing_beyond_delta(sample_rate):
+    # The two worlds differ only where the person is drawn, in at most a share Tq of the trainings.
+    assert pld_epsilon(0.3, sample_rate, 10, 10 * sample_rate) == 0
+    assert pld_epsilon_bounds(0.3, sample_rate, 10, 1e-5).high == 0
+
+
+def test_below_that_share_something_is_lost_and_rates_that_underflow_are_refused():
+    assert pld_epsilon(1.0, 1e-4, 10, 1e-6) > 0
+    for refused in (
+        lambda: pld_epsilon(1.0, 1e-200, 10, 1e-250),
+        lambda: pld_delta(1.0, 1e-200, 10, 0.0),
+        lambda: privacy_losses(1.0, 1e-200, 10, 1e-5),
+    ):
+        with pytest.raises(ValueError, match="sample_rate"):
+            refused()
+
+
 @pytest.mark.parametrize("sigma", [1e-3, 0.02, 1e6])
 def test_extreme_noise_overflows_nothing(sigma):
     assert (np.isfinite(subsampled_gaussian_rdp(sigma, 0.1, 3))).all()

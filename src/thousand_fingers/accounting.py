@@ -644,9 +644,9 @@ def privacy_losses(
     ----------
     noise_multiplier : float >= 0.02
         σ.
-    sample_rate : float in (0, 1)
-        q of Poisson sampling. (At q = 1 the answer has a closed form, and at
-        q = 0 nothing is lost: :func:`pld_epsilon` knows both.)
+    sample_rate : float in [1e-100, 1)
+        q of Poisson sampling. (At q = 1 the answer has a closed form, and while
+        Tq is at most ``delta`` nothing is lost: :func:`pld_epsilon` knows both.)
     steps : int >= 1
         T.
     delta : float in (0, 1)
@@ -688,7 +688,7 @@ def privacy_losses(
     delta = real_number("delta", delta, above=0, below=1)
     resolution = integer("resolution", resolution, at_least=1)
     integer("steps", steps, at_least=1)
-    real_number("sample_rate", q, above=0, below=1)
+    real_number("sample_rate", q, at_least=_RARELY, below=1)
     real_number("noise_multiplier", sigma, at_least=_LITTLE_NOISE)
     tail = 1e-7 * delta / steps  # what one step may lose to "infinite"
     furthest = 1 - sigma * float(ndtri(tail))
@@ -713,7 +713,8 @@ def pld_epsilon(
     noise_multiplier : float > 0
         σ.
     sample_rate : float in [0, 1]
-        q of Poisson sampling; at 1 the answer is exact.
+        q of Poisson sampling; at 1 the answer is exact, and a rate between 0
+        and 1e-100 is refused unless the answer is 0.
     steps : int >= 0
         T.
     delta : float in (0, 1)
@@ -793,7 +794,7 @@ def _without_grid(noise_multiplier: float, sample_rate: float, steps: int, delta
     """Return bounds on ε where no grid is needed, or possible."""
     sigma, q, steps = _training(noise_multiplier, sample_rate, steps)
     delta = real_number("delta", delta, above=0, below=1)
-    if steps == 0 or q == 0:
+    if steps * q <= delta:  # in all but a share of at most Tq of the trainings the person is never drawn
         return Interval(0.0, 0.0)
     if q == 1 or sigma < _LITTLE_NOISE:  # with little noise ε is in the thousands: as if q were 1
         alone = gaussian_epsilon(sigma / math.sqrt(steps), delta)
@@ -809,7 +810,8 @@ def pld_delta(noise_multiplier: float, sample_rate: float, steps: int, epsilon: 
     noise_multiplier : float > 0
         σ.
     sample_rate : float in [0, 1]
-        q of Poisson sampling; at 1 the answer is exact.
+        q of Poisson sampling; at 1 the answer is exact, and a rate between 0
+        and 1e-100 is refused unless the answer is 0.
     steps : int >= 0
         T.
     epsilon : float >= 0
@@ -852,6 +854,8 @@ def _cell_width(q: float, sigma: float, furthest: float, resolution: int) -> flo
 
 _MOST_CELLS = 2**20
 _LITTLE_NOISE = 0.02
+# Below it the variance of a loss is no longer a number above zero.
+_RARELY = 1e-100
 
 
 def _one_step(
