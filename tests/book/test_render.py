@@ -10,8 +10,9 @@ import demo_book as demo
 import pytest
 
 from thousand_fingers.book.freshness import State
+from thousand_fingers.book.ledger import Claim, Verdict
 from thousand_fingers.book.notebook import read_notebook, records_of
-from thousand_fingers.book.pages import RENDER_SECONDS
+from thousand_fingers.book.pages import RENDER_SECONDS, ChapterResult, every_figure_page
 from thousand_fingers.book.project import BookError, Project, find_project, toc_entries
 from thousand_fingers.book.render import render, tree_digest
 from thousand_fingers.book.run import run
@@ -78,6 +79,15 @@ def test_the_pages_carry_figures_captions_quotations_and_verdicts(book):
     status = page(book, "status")
     assert RENDER_SECONDS not in status
     assert "all hold" in status
+
+
+def test_a_source_that_the_bibliography_knows_becomes_a_citation():
+    claim = Claim("demo.mean", "published", "Nobody1999, table 2; Somebody2001", "Mean", value=0.5, digits=2)
+    result = ChapterResult(
+        "01_first.ipynb", demo.notebook("01_first.ipynb"), [Verdict(claim, None, "holds")], {}
+    )
+    (table, _) = every_figure_page([result], "@book{Nobody1999,\n  title = {Nothing}\n}\n")["cells"]
+    assert "{cite:t}`Nobody1999`, table 2; Somebody2001 |" in table["source"]
 
 
 def test_an_unchanged_book_is_not_built_twice(book):

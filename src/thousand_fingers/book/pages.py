@@ -59,12 +59,14 @@ def published_records(claims: Iterable[Claim]) -> dict[str, Record]:
     }
 
 
-def every_figure_page(results: list[ChapterResult]) -> Notebook:
+def every_figure_page(results: list[ChapterResult], bibliography: str = "") -> Notebook:
     """Return the page that lists each recorded figure with its verdict.
 
     Parameters
     ----------
     results : list of ChapterResult
+    bibliography : str, default ""
+        A BibTeX file; what stands in it becomes a citation where a source names it by its key.
 
     Returns
     -------
@@ -82,8 +84,9 @@ def every_figure_page(results: list[ChapterResult]) -> Notebook:
         "",
     ]
     claims: list[Claim] = []
+    keys = frozenset(re.findall(r"^@\w+\{\s*([^\s,]+)\s*,", bibliography, re.MULTILINE))
     for result in results:
-        lines += [f"## {result.title}", "", *_figure_table(result), ""]
+        lines += [f"## {result.title}", "", *_figure_table(result, keys), ""]
         claims += [verdict.claim for verdict in result.verdicts]
     outputs = [
         {
@@ -228,7 +231,7 @@ def status_page(results: list[ChapterResult], timings: Timings, versions: Mappin
     return "\n".join(lines) + "\n"
 
 
-def _figure_table(result: ChapterResult) -> list[str]:
+def _figure_table(result: ChapterResult, keys: frozenset[str]) -> list[str]:
     by_name = {verdict.claim.name: verdict for verdict in result.verdicts}
     records = records_of(result.notebook)
     rows = []
@@ -250,8 +253,8 @@ def _figure_table(result: ChapterResult) -> list[str]:
                 outside, word = f"in [{low}, {high}]", _INTERVAL_MEASURED
             rows.append(f"| `{name}` | {value} | {outside} | {source} | {word} |")
         else:
-            rows.append(f"| {_what(verdict)} | {value} | {_outside(verdict)} |")
-    rows += [f"| {_what(verdict)} | — | {_outside(verdict)} |" for verdict in by_name.values()]
+            rows.append(f"| {_what(verdict)} | {value} | {_outside(verdict, keys)} |")
+    rows += [f"| {_what(verdict)} | — | {_outside(verdict, keys)} |" for verdict in by_name.values()]
     head = ["| Figure | Ours | Outside truth | Source | Verdict |", "|---|--:|--:|---|---|"]
     return head + rows
 
@@ -260,12 +263,15 @@ def _what(verdict: Verdict) -> str:
     return f"{_cell(verdict.claim.title)}<br>`{verdict.claim.name}`"
 
 
-def _outside(verdict: Verdict) -> str:
+def _outside(verdict: Verdict, keys: frozenset[str]) -> str:
     claim = verdict.claim
     word = verdict.verdict if verdict.verdict != QUOTED else "quoted, not rebuilt here"
     if claim.why_different:
         word += f": {claim.why_different}"
-    return f"{_cell(claim.shown())} | {claim.kind}: {_cell(claim.source)} | {_cell(word)}"
+    outside = f"{_cell(claim.shown())} | {claim.kind}: {_cell(claim.source)} | {_cell(word)}"
+    return re.sub(
+        r"\b[A-Za-z]+\d{4}[a-z]?\b", lambda m: f"{{cite:t}}`{m[0]}`" if m[0] in keys else m[0], outside
+    )
 
 
 def _cell(text: str) -> str:

@@ -154,7 +154,9 @@ def stage(project: Project, state: State, timings: Timings, site: Path) -> None:
     }
     for name, text in generated.items():
         (chapters / name).write_text(text, encoding="utf-8")
-    (chapters / EVERY_FIGURE).write_bytes(notebook_bytes(every_figure_page(results)))
+    bibliography = chapters / "references.bib"
+    known = bibliography.read_text(encoding="utf-8") if bibliography.is_file() else ""
+    (chapters / EVERY_FIGURE).write_bytes(notebook_bytes(every_figure_page(results, known)))
 
 
 def versions() -> dict[str, str]:
