@@ -234,6 +234,7 @@ def test_the_number_of_threads_is_left_as_it_was():
         ({"epochs": 0}, ValueError, "epochs must be >= 1"),
         ({"learning_rate": 0.0}, ValueError, "learning_rate must be"),
         ({"generators": []}, ValueError, "at least one generator"),
+        ({"generators": generators(1) * 3}, ValueError, "one of them twice"),
         ({"generators": [0, 1, 2]}, TypeError, "generators must be a torch.Generator"),
         ({"pool": POOL.long()}, TypeError, "pool must be"),
         ({"optimiser": "lbfgs"}, ValueError, "optimiser must be one of"),

@@ -234,7 +234,7 @@ def train_ensemble(
     epochs, batch_size, learning_rate
         As in :func:`thousand_fingers.training.train`.
     generators : sequence of torch.Generator
-        One for each member; each is left as the training leaves it, wherever that happened.
+        One for each member, no object twice; each is left as the training leaves it, wherever that happened.
     optimiser : {"adam", "sgd"}, default "adam"
         Adam, or gradient descent with momentum.
     momentum : float, default 0
@@ -282,6 +282,10 @@ def train_ensemble(
         raise ValueError("generators must hold at least one generator")
     for generator in generators:
         torch_generator("generators", generator)
+    if len({id(generator) for generator in generators}) < len(generators):
+        raise ValueError(
+            "generators must be different objects, got one of them twice: its members would be twins"
+        )
     flat = pool.reshape(len(pool), -1)
     sizes = [integer("sizes", size, at_least=1) for size in sizes]
     if not sizes or flat.shape[1] != sizes[0]:
