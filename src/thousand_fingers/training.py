@@ -169,7 +169,7 @@ def adversarial_train(
               \ell(f_\theta(x_i + \boldsymbol\delta), y_i)
 
     The maximum is approached by ``steps`` steps of :func:`thousand_fingers.attacks.pgd`. With one step as
-    long as the radius and no random start this is training on ``fgsm``, which learns to mask its gradient
+    long as the radius and no random start this is training on ``fgsm``, which may learn to mask its gradient
     when the radius is large.
 
     Parameters
