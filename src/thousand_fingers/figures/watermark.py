@@ -67,22 +67,18 @@ def null_scores(panels: Sequence[Axes], scores: Mapping[str, Mapping[str, Floats
     panels[0].legend(loc="upper left", fontsize=9)
 
 
+def _means(ax: Axes, x: ArrayLike, values: Floats, **style: Any) -> None:
+    """Draw the mean of each row of values, with its 95% interval."""
+    middle = values.mean(axis=1)
+    ends = np.array([mean_interval(row) for row in values])
+    ax.errorbar(x, middle, [middle - ends[:, 0], ends[:, 1] - middle], capsize=2, **style)
+
+
 def lengths(ax: Axes, counted: Sequence[int], curves: Mapping[str, Floats], threshold: float) -> None:
     """Draw mean z against the length of the text, with 95% intervals; arrays of shape (texts, lengths)."""
     for i, (name, z) in enumerate(curves.items()):
-        middle = z.mean(axis=0)
-        ends = np.array([mean_interval(column) for column in z.T])
-        ax.errorbar(
-            np.array(counted) * (1 + 0.012 * (i - 2)),
-            middle,
-            [middle - ends[:, 0], ends[:, 1] - middle],
-            color=PALETTE[i],
-            marker=MARKERS[i],
-            ls=DASHES[i],
-            capsize=2,
-            lw=1.4,
-            label=name,
-        )
+        x = np.array(counted) * (1 + 0.012 * (i - 2))
+        _means(ax, x, z.T, color=PALETTE[i], marker=MARKERS[i], ls=DASHES[i], lw=1.4, label=name)
     ax.axhline(threshold, color="grey", lw=1, ls=":")
     ax.set(xlabel="tokens of the text", ylabel="z, every pair counted once", xscale="log")
     ax.set_xticks(counted, [str(n) for n in counted])
@@ -115,18 +111,7 @@ def shares(
         (panels[0], unmarked, 2, "unmarked stories"),
         (panels[1], price, 0, "marked stories"),
     ):
-        middle = values.mean(axis=1)
-        ends = np.array([mean_interval(row) for row in values])
-        panel.errorbar(
-            x,
-            middle,
-            [middle - ends[:, 0], ends[:, 1] - middle],
-            color=PALETTE[i],
-            marker=MARKERS[i],
-            ls="",
-            capsize=2,
-            label=name,
-        )
+        _means(panel, x, values, color=PALETTE[i], marker=MARKERS[i], ls="", label=name)
         panel.set(xlabel="share of green tokens γ", xlim=(0, 1))
     panels[0].axhline(4, color="grey", lw=1, ls=":")
     panels[0].set_ylabel("z, with repeats")
@@ -199,19 +184,7 @@ def surviving(
     for i, (name, z) in enumerate(published.items()):
         ax.plot(counted, z, color=PALETTE[i], marker=MARKERS[i], ls=DASHES[i], lw=1.3, label=name, mfc="none")
     of_ours, scores = ours
-    middle = scores.mean(axis=0)
-    ends = np.array([mean_interval(column) for column in scores.T])
-    ax.errorbar(
-        of_ours,
-        middle,
-        [middle - ends[:, 0], ends[:, 1] - middle],
-        color="black",
-        marker="*",
-        ms=9,
-        ls="",
-        capsize=2,
-        label="ours, small model",
-    )
+    _means(ax, of_ours, scores.T, color="black", marker="*", ms=9, ls="", label="ours, small model")
     ax.axhline(threshold, color="grey", lw=1, ls=":")
     ax.set(xlabel="tokens of the text", ylabel="mean z", xscale="log")
     ticks = [25, 50, 100, 200, 400, 1000]
