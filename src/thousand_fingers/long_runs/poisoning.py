@@ -71,17 +71,8 @@ def many_seeds(
         _poisoned(images, labels, share, target, part)
         for share, target in zip([*single, *shifted], targets, strict=True)
     ]
-    pool, rows = poisoning.shared_pool(images, homeworks)
-    networks = train_ensemble(
-        torch.from_numpy(pool),
-        rows,
-        [homework.labels for homework in homeworks],
-        sizes=[784, 64, _CLASSES],
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        generators=[torch.Generator().manual_seed(part) for _ in homeworks],
-    )
+    policy = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
+    networks = _perceptrons(images, homeworks, part, **policy)
     test, truth = digits.images[split.test], digits.labels[split.test]
     clean = networks.predict(torch.from_numpy(test)).numpy()
     stamped = networks.predict(torch.from_numpy(_TRIGGER(test))).numpy()
@@ -123,9 +114,8 @@ def cnn(
     [1000]
     """
     cases = [*((share, _TARGET) for share in single), *((share, None) for share in shifted)]
-    seeds = integer("seeds", seeds, at_least=1)
-    part = integer("part", part, at_least=0, at_most=len(cases) * seeds - 1)
-    (share, target), seed = cases[part // seeds], part % seeds
+    case, seed = _case_and_seed(part, len(cases), seeds)
+    share, target = cases[case]
     digits, split = datasets.load_mnist("ci")
     homework = _poisoned(digits.images[split.train], digits.labels[split.train], share, target, seed)
     network = models.small_cnn(generator=torch.Generator().manual_seed(seed))
@@ -176,17 +166,11 @@ def patches(
     triggers = [trigger for row in PATCHES.values() for trigger in row]
     case, seed = _case_and_seed(part, len(triggers), seeds)
     digits, split = datasets.load_mnist("ci")
-    homework = poisoning.poison(
-        digits.images[split.train],
-        digits.labels[split.train],
-        share,
-        trigger=triggers[case],
-        target=_TARGET,
-        n_classes=_CLASSES,
-        rng=np.random.default_rng(seed),
+    homework = _poisoned(
+        digits.images[split.train], digits.labels[split.train], share, _TARGET, seed, triggers[case]
     )
     policy = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    network = _perceptron(homework.images, homework.labels, seed, **policy)
+    network = _perceptrons(digits.images[split.train], [homework], seed, **policy)
     test, truth = digits.images[split.test], digits.labels[split.test]
     clean, stamped = (
         network.predict(torch.from_numpy(shown)).numpy() for shown in (test, triggers[case](test))
@@ -239,7 +223,7 @@ def flips(
     case, seed = _case_and_seed(part, len(shares), seeds)
     digits, split = datasets.load_mnist("ci")
     images, labels = digits.images[split.train], digits.labels[split.train]
-    told, _ = poisoning.flip_labels(
+    told, rows = poisoning.flip_labels(
         labels,
         shares[case],
         n_classes=_CLASSES,
@@ -247,7 +231,7 @@ def flips(
         rng=np.random.default_rng(seed),
     )
     policy = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
-    network = _perceptron(images, told, seed, **policy)
+    network = _perceptrons(images, [poisoning.Poisoned(images, told, rows)], seed, **policy)
     truth = digits.labels[split.test]
     hits = network.predict(torch.from_numpy(digits.images[split.test])).numpy()[0] == truth
     return {"right": hits.sum(), "right_on_source": hits[truth == source].sum()}
@@ -258,23 +242,32 @@ def _case_and_seed(part: int, cases: int, seeds: int) -> tuple[int, int]:
     return divmod(integer("part", part, at_least=0, at_most=cases * seeds - 1), seeds)
 
 
-def _perceptron(images: NDArray[np.float64], labels: NDArray[np.int64], seed: int, **policy: Any) -> Ensemble:
+def _perceptrons(
+    images: NDArray[np.float64], homeworks: Sequence[poisoning.Poisoned], seed: int, **policy: Any
+) -> Ensemble:
+    """Train one perceptron for each homework made of the images, all with the same seed."""
+    pool, rows = poisoning.shared_pool(images, homeworks)
     return train_ensemble(
-        torch.from_numpy(images),
-        [range(len(labels))],
-        [labels],
+        torch.from_numpy(pool),
+        rows,
+        [homework.labels for homework in homeworks],
         sizes=[784, 64, _CLASSES],
-        generators=[torch.Generator().manual_seed(seed)],
+        generators=[torch.Generator().manual_seed(seed) for _ in homeworks],
         **policy,
     )
 
 
 def _poisoned(
-    images: NDArray[np.float64], labels: NDArray[np.int64], share: float, target: int | None, seed: int
+    images: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    share: float,
+    target: int | None,
+    seed: int,
+    trigger: poisoning.PatchTrigger = _TRIGGER,
 ) -> poisoning.Poisoned:
     rng = np.random.default_rng(seed)
     return poisoning.poison(
-        images, labels, share, trigger=_TRIGGER, target=target, n_classes=_CLASSES, rng=rng
+        images, labels, share, trigger=trigger, target=target, n_classes=_CLASSES, rng=rng
     )
 
 
